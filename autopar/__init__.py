@@ -1,0 +1,44 @@
+"""autopar: an auto-parallel graph compiler for PyTorch.
+
+``parallelize(model, example_inputs)`` finds the fastest way to train an unmodified model on the running
+processes and returns it as a sharded module; ``plan`` finds it without any device.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autopar.api import parallelize, plan
+    from autopar.cost_model import Cluster, CostProfile
+    from autopar.ir.constraints import replicate, split
+    from autopar.ir.plan import Plan
+    from autopar.runtime.module import ParallelModule
+
+__version__ = "0.1.0"
+__all__ = ["Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "replicate", "split"]
+
+# Imported on first use: the command line must not wait for torch.
+_HOMES = {
+    "Cluster": "autopar.cost_model",
+    "CostProfile": "autopar.cost_model",
+    "ParallelModule": "autopar.runtime.module",
+    "Plan": "autopar.ir.plan",
+    "parallelize": "autopar.api",
+    "plan": "autopar.api",
+    "replicate": "autopar.ir.constraints",
+    "split": "autopar.ir.constraints",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("autopar.errors")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'autopar' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

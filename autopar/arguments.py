@@ -1,0 +1,99 @@
+"""The arguments of ``plan`` and ``parallelize``, checked once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autopar.cost_model import (
+    Cluster,
+    CostProfile,
+    default_budget_bytes,
+    load_profile,
+    parse_bytes,
+)
+from autopar.ir.constraints import Constraint
+from autopar.ir.errors import UsageError
+
+if TYPE_CHECKING:
+    from autopar.passes.search import Limits
+
+OPTIMIZERS = ("adamw", "adam", "sgd", "sgd_momentum", "adafactor")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arguments:
+    """What the user fixed; None leaves a choice to the search. Same names as ``autopar.plan``'s."""
+
+    cluster: Cluster
+    profile: CostProfile
+    memory_bytes: int
+    constraints: tuple[Constraint, ...] = ()
+    mesh: Mapping[str, int] | None = None
+    optimizer: str = "adamw"
+    mixed_precision: str | None = None
+    num_microbatches: int | None = None
+    zero: int | None = None
+    recompute: str | None = None
+    loss_fn: Callable[..., Any] | None = None
+    rng: str = "exact"
+    time_limit: float = 60.0
+    name: str = "model"
+    progress: Callable[[str], None] = lambda _: None
+
+    def limits(self) -> Limits:
+        from autopar.passes.search import Limits
+
+        return Limits(
+            memory_bytes=self.memory_bytes, mesh=self.mesh, microbatches=self.num_microbatches,
+            time_limit_s=self.time_limit,
+        )  # fmt: skip
+
+
+def check(
+    *, cluster: str | os.PathLike[str] | Cluster, profile: Any = None, mesh: Mapping[str, int] | None = None,
+    constraints: Any = (), memory_budget: int | str | None = None, optimizer: str = "adamw",
+    mixed_precision: str | None = None, num_microbatches: int | None = None, schedule: str | None = None,
+    zero: int | None = None, recompute: str | None = None, loss_fn: Callable[..., Any] | None = None,
+    rng: str = "exact", time_limit: float = 60.0, name: str = "model",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Arguments:  # fmt: skip
+    """Raise UsageError naming the argument, the value and what it may be; else the arguments, loaded."""
+    wrong = [item for item in constraints if not isinstance(item, Constraint)]
+    if wrong:
+        raise UsageError(f"constraints holds {wrong[0]!r}; use autopar.replicate(...) and autopar.split(...)")
+    if schedule is not None:
+        raise UsageError(f"schedule={schedule!r}: pipeline schedules are not supported yet; leave it out")
+    _one_of("optimizer", optimizer, OPTIMIZERS)
+    _one_of("mixed_precision", mixed_precision, (None, "bf16", "fp16"))
+    _one_of("zero", zero, (None, 0, 3))
+    _one_of("recompute", recompute, (None, "none", "full"))
+    _one_of("rng", rng, ("exact", "fast"))
+    if num_microbatches is not None and num_microbatches < 1:
+        raise UsageError(f"num_microbatches={num_microbatches}: it is 1 or more")
+    if not time_limit > 0:
+        raise UsageError(f"time_limit={time_limit}: it is a number of seconds above 0")
+    found = load_profile(profile)
+    machines = cluster if isinstance(cluster, Cluster) else Cluster.load(_path(cluster))
+    budget = parse_bytes(memory_budget) if isinstance(memory_budget, str) else memory_budget
+    if budget is not None and budget <= 0:
+        raise UsageError(f"memory_budget={memory_budget}: it is a number of bytes above 0")
+    return Arguments(
+        cluster=machines, profile=found, memory_bytes=budget or default_budget_bytes(machines, found),
+        constraints=tuple(constraints), mesh=None if mesh is None else dict(mesh), optimizer=optimizer,
+        mixed_precision=mixed_precision,
+        num_microbatches=num_microbatches, zero=zero, recompute=recompute, loss_fn=loss_fn, rng=rng,
+        time_limit=time_limit, name=name, progress=progress,
+    )  # fmt: skip
+
+
+def _path(cluster: str | os.PathLike[str]) -> str | Path:
+    return cluster if isinstance(cluster, str) else Path(cluster)
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{name}={value!r}: one of {', '.join(map(repr, allowed))}")

@@ -1,0 +1,142 @@
+"""From a model to a plan, and from a plan to a program. Needs no process group and no device."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from autopar.arguments import Arguments
+from autopar.cost_model import axis_groups
+from autopar.ir.errors import MismatchError, UnsupportedError
+from autopar.ir.mesh import Mesh
+from autopar.ir.plan import Plan
+from autopar.ir.program import Program
+from autopar.passes.assignment import Assignment, from_plan
+from autopar.passes.build import Model
+from autopar.passes.candidate import Settings, StoredParameter, with_time
+from autopar.passes.conversions import Conversions
+from autopar.passes.lower import lower
+from autopar.passes.outputs import place_outputs
+from autopar.passes.planning import Request, fingerprint, make_plan
+from autopar.passes.positions import positions
+from autopar.passes.prepare import canonical_graph, input_dims, prepare
+from autopar.passes.pricing import Pricing
+from autopar.passes.search import search
+from autopar.passes.trace import Traced, trace
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Readied:
+    """A traced model as the passes see it. ``seconds``: how long each part took."""
+
+    traced: Traced
+    model: Model
+    graph_nodes: int
+    seconds: dict[str, float]
+
+    @property
+    def tied(self) -> tuple[tuple[str, ...], ...]:
+        return tuple((info.fqn, *info.aliases) for info in self.traced.parameters if info.aliases)
+
+
+def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bool) -> Readied:
+    """Trace, canonicalize and fold; ``how`` is handed to ``prepare``.
+
+    Raises TraceError, UnsupportedError, UsageError.
+    """
+    start = time.perf_counter()
+    traced = trace(model, example_inputs, loss_fn=arguments.loss_fn, mixed_precision=arguments.mixed_precision)
+    if traced.updates:
+        raise UnsupportedError(
+            f"the model changes its buffer {traced.updates[0]} in forward; this is not supported yet"
+        )
+    after_trace = time.perf_counter()
+    graph = canonical_graph(traced.graph)
+    settings = Settings(
+        inputs=input_dims(graph), optimizer=arguments.optimizer, zero=arguments.zero, recompute=arguments.recompute,
+        constraints=arguments.constraints,
+    )  # fmt: skip
+    made = prepare(graph, traced.loss_output, _stored(traced), settings, **how)
+    seconds = {"trace_s": after_trace - start, "fold_s": time.perf_counter() - after_trace}
+    return Readied(traced=traced, model=made, graph_nodes=len(graph.nodes), seconds=seconds)
+
+
+def _stored(traced: Traced) -> Mapping[str, StoredParameter]:
+    found = {
+        info.fqn: StoredParameter(
+            dtype=info.type.dtype, shape=info.type.shape, compute_dtype=info.compute_dtype,
+            trainable=info.trainable, buffer=info.buffer,
+        )
+        for info in traced.parameters
+    }  # fmt: skip
+    for node in traced.graph.sources("constant"):
+        kind = node.result.type
+        found[str(node.attr("fqn"))] = StoredParameter(
+            dtype=kind.dtype, shape=kind.shape, compute_dtype=kind.dtype, trainable=False, buffer=True
+        )
+    return found
+
+
+def find_plan(readied: Readied, arguments: Arguments) -> tuple[Plan, Program]:
+    """Search and lower. Raises InfeasibleError, LimitReachedError, UsageError."""
+    start = time.perf_counter()
+    model = readied.model
+    found = search(model, arguments.cluster, arguments.profile, arguments.limits(), progress=arguments.progress)
+    after_solve = time.perf_counter()
+    conversions = Conversions(found.pricing)
+    marks = positions(model.graph, model.rules, model.settings.inputs)
+    assignment = place_outputs(model, found.assignment, marks, conversions)
+    program = lower(model, assignment, conversions, found.microbatches)
+    request = Request(
+        name=arguments.name, mixed_precision=arguments.mixed_precision, memory_bytes=arguments.memory_bytes,
+        tied=readied.tied, graph_nodes=readied.graph_nodes, rng=arguments.rng,
+    )  # fmt: skip
+    plan = make_plan(model, found, assignment, program, request)
+    end = time.perf_counter()
+    seconds = {**readied.seconds, "solve_s": after_solve - start, "lower_s": end - after_solve}
+    search_facts = {
+        **seconds, "total_s": sum(seconds.values()),
+        "peak_rss_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), **(plan.search or {}),
+    }  # fmt: skip
+    return plan.model_copy(update={"search": search_facts, "plan_sha256": plan.sha256}), program
+
+
+def lower_plan(readied: Readied, plan: Plan, arguments: Arguments) -> tuple[Program, Assignment]:
+    """The program of a plan for this model. Raises MismatchError with the difference."""
+    check_fit(readied, plan)
+    model = readied.model
+    mesh = Mesh(tuple((axis, plan.mesh[axis]) for axis in plan.axes))
+    pricing = Pricing(
+        mesh=with_time(mesh, plan.num_microbatches), cluster=arguments.cluster, profile=arguments.profile,
+        groups=axis_groups(mesh.axes, arguments.cluster),
+    )  # fmt: skip
+    assignment = from_plan(plan.assignment, model, pricing.mesh)
+    return lower(model, assignment, Conversions(pricing), plan.num_microbatches), assignment
+
+
+def check_fit(readied: Readied, plan: Plan) -> None:
+    """Raise MismatchError naming the first thing in which the model differs from the plan's."""
+    ours = fingerprint(readied.model, readied.tied)
+    for what in ("parameters", "inputs"):
+        _same_mapping(what[:-1], getattr(plan.fingerprint, what), getattr(ours, what))
+    if plan.fingerprint.tied != ours.tied:
+        raise MismatchError(f"tied parameters differ: the plan has {plan.fingerprint.tied}, the model {ours.tied}")
+    if plan.fingerprint.graph_sha256 != ours.graph_sha256:
+        raise MismatchError(
+            "the model computes something else than the one that was planned (same parameters, another graph); "
+            "make the plan again"
+        )
+
+
+def _same_mapping(what: str, planned: Mapping[str, str], given: Mapping[str, str]) -> None:
+    for name in (*planned, *given):
+        if planned.get(name) != given.get(name):
+            raise MismatchError(
+                f"{what} {name}: the plan was made for {planned.get(name, 'none of that name')}, "
+                f"the model has {given.get(name, 'none of that name')}"
+            )

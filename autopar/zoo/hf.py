@@ -1,0 +1,109 @@
+"""A model from a transformers configuration: built on meta, offline, weights never looked at."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autopar.ir.errors import UsageError
+from autopar.zoo.entry import Inputs, check_sizes, token_inputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DEFAULT_BATCH_SIZE = 8
+DEFAULT_SEQ_LEN = 1024
+
+_INPUTS = {
+    "CausalLM": ("input_ids", "labels"),
+    "MaskedLM": ("input_ids", "attention_mask", "labels"),
+}
+_KIND_BY_SUFFIX = {"ForCausalLM": "CausalLM", "LMHeadModel": "CausalLM", "ForMaskedLM": "MaskedLM"}
+_POSITIONS = ("max_position_embeddings", "n_positions")
+
+
+def build_hf(
+    source: str, *, batch_size: int | None = None, seq_len: int | None = None, layers: int | None = None
+) -> tuple[nn.Module, Inputs]:
+    """The model that ``source`` configures, and its example inputs, on meta.
+
+    ``source``: a ``config.json``, a folder that holds one, or a name in the local Hugging Face cache. The
+    class is the first of ``architectures``, else the causal or masked language model of the model type.
+    Raises ``UsageError`` where there is no such configuration or the model is of another kind.
+    """
+    config = _read_config(source)
+    if layers is not None:
+        _set_layers(config, source, layers)
+    longest = _longest(config)
+    seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN) if seq_len is None else seq_len
+    batch_size = DEFAULT_BATCH_SIZE if batch_size is None else batch_size
+    check_sizes(source, {"batch-size": batch_size, "seq-len": seq_len}, longest=longest)
+    model_class, kind = _model_class(config, source)
+
+    import torch
+
+    with torch.device("meta"):
+        model: nn.Module = model_class(config)
+    return model, token_inputs(_INPUTS[kind], batch_size, seq_len)
+
+
+def _read_config(source: str) -> Any:
+    from transformers import AutoConfig
+
+    if (source.endswith(".json") or source.startswith((".", "/", "~"))) and not Path(source).exists():
+        raise UsageError(f"hf:{source}: no such file or folder", details={"path": source})
+    try:
+        return AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"hf:{source}: no usable configuration: {reason}\n"
+            f"  give a config.json, a folder that holds one, or a name that the local cache has "
+            f"(nothing is downloaded)",
+            details={"source": source, "reason": reason},
+        ) from error
+
+
+def _set_layers(config: Any, source: str, layers: int) -> None:
+    """Change the depth, and lists that hold one item a layer with it."""
+    check_sizes(source, {"layers": layers, "seq-len": 1}, longest=None)
+    before = getattr(config, "num_hidden_layers", None)
+    if not isinstance(before, int):
+        raise UsageError(
+            f"hf:{source}: a {config.model_type} configuration has no number of layers to change"
+        )
+    for key, value in list(vars(config).items()):
+        if key.endswith("layer_types") and isinstance(value, list) and len(value) == before:
+            setattr(config, key, list(itertools.islice(itertools.cycle(value), layers)))
+    config.num_hidden_layers = layers
+
+
+def _longest(config: Any) -> int | None:
+    """Positions of a learned table; None for rotary models, which have no such table."""
+    if getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
+        return None
+    found = (getattr(config, key, None) for key in _POSITIONS)
+    return next((value for value in found if isinstance(value, int) and value > 0), None)
+
+
+def _model_class(config: Any, source: str) -> tuple[Any, str]:
+    """The class to build and its kind, a key of ``_INPUTS``."""
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    if config.architectures:
+        name = config.architectures[0]
+    elif config.is_encoder_decoder:
+        name = None
+    else:
+        causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+        name = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(config.model_type, causal)
+    kind = next((kind for suffix, kind in _KIND_BY_SUFFIX.items() if name and name.endswith(suffix)), None)
+    if name is None or kind is None or not hasattr(transformers, name):
+        raise UsageError(
+            f"hf:{source}: {name or config.model_type} is not a causal or masked language model; write a "
+            f"function that returns (model, example_inputs) and give it as package.module:function",
+            details={"source": source, "architecture": name, "model_type": config.model_type},
+        )
+    return getattr(transformers, name), kind

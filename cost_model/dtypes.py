@@ -1,0 +1,37 @@
+"""Element types by their short names: size, and the device figure that is their peak rate."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from autopar.ir.errors import UsageError
+
+Dtype = Literal[
+    "f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2", "i64", "i32", "i16", "i8", "u8", "bool"
+]  # fmt: skip
+
+_BYTES: dict[str, int] = {
+    "f64": 8, "f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "f8e5m2": 1,
+    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+}  # fmt: skip
+
+_PEAK_KEYS: dict[str, str] = {
+    "f64": "fp64_tflops", "f32": "fp32_tflops", "bf16": "bf16_tflops", "f16": "fp16_tflops",
+    "f8e4m3": "fp8_tflops", "f8e5m2": "fp8_tflops",
+}  # fmt: skip
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element. Raises ``UsageError`` for an unknown name."""
+    try:
+        return _BYTES[dtype]
+    except KeyError:
+        raise UsageError(
+            f"unknown element type {dtype!r}; expected one of {', '.join(get_args(Dtype))}"
+        ) from None
+
+
+def peak_key(dtype: str) -> str | None:
+    """The device key that holds the peak rate of ``dtype``; None for integers and bool, priced by bytes."""
+    dtype_bytes(dtype)
+    return _PEAK_KEYS.get(dtype)

@@ -1,0 +1,70 @@
+"""Which ranks of a mesh axis share a node.
+
+The mesh is laid row-major over the ranks: the last axis varies fastest, so its members are neighbours.
+Ranks go node by node. Members of one group of an axis are therefore ``stride`` apart, where the stride is
+the product of the sizes of the axes after it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+
+from autopar.cost_model.cluster import Cluster
+from autopar.cost_model.priced import Group
+from autopar.ir.errors import UsageError
+
+
+def axis_groups(axes: Iterable[tuple[str, int]], cluster: Cluster) -> dict[str, Group]:
+    """The group of each mesh axis: how many of its members share a node, and how many nodes it spans.
+
+    Groups of one axis that lie differently over the nodes are stood for by the worst of them: most nodes,
+    then fewest members on a node. Raises ``UsageError`` if the mesh does not have as many members as the
+    cluster.
+    """
+    mesh = tuple(axes)
+    members = math.prod(size for _, size in mesh)
+    if members != cluster.world_size or any(size < 1 for _, size in mesh):
+        shape = ", ".join(f"{name}={size}" for name, size in mesh)
+        raise UsageError(
+            f"mesh({shape}) has {members} members but {cluster} has {cluster.world_size} devices; "
+            f"choose sizes whose product is {cluster.world_size}"
+        )
+    groups: dict[str, Group] = {}
+    stride = members
+    for name, size in mesh:
+        stride //= size
+        ranks_per_node, nodes = _spread(size, stride, cluster)
+        groups[name] = Group(axis=name, size=size, ranks_per_node=ranks_per_node, nodes=nodes)
+    return groups
+
+
+def _spread(size: int, stride: int, cluster: Cluster) -> tuple[int, int]:
+    """Members per node and nodes, of ``size`` members ``stride`` apart."""
+    if cluster.has_equal_nodes:
+        gpus, span = cluster.gpus_per_node, size * stride
+        if gpus % span == 0:
+            return size, 1
+        if stride % gpus == 0:
+            return 1, size
+        if gpus % stride == 0 and span % gpus == 0:
+            return gpus // stride, span // gpus
+    return spread_by_counting(size, stride, cluster)
+
+
+@functools.lru_cache(maxsize=4096)
+def spread_by_counting(size: int, stride: int, cluster: Cluster) -> tuple[int, int]:
+    """The same by looking at every group: right for every cluster, and slow for a large one."""
+    sizes = cluster.node_sizes()
+    node_of_rank = [node for node, count in enumerate(sizes) for _ in itertools.repeat(None, count)]
+    worst = (size, 1)
+    for first in range(0, len(node_of_rank), size * stride):
+        for offset in range(first, first + stride):
+            on_node = collections.Counter(node_of_rank[offset : offset + size * stride : stride])
+            spread = (max(on_node.values()), len(on_node))
+            if (spread[1], -spread[0]) > (worst[1], -worst[0]):
+                worst = spread
+    return worst

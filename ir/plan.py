@@ -1,0 +1,236 @@
+"""The plan: everything the runtime needs, as data.
+
+``plan.json`` is strict: an unknown key, a wrong type, NaN or infinity is refused with the key. Its hash is
+taken over the canonical JSON (sorted keys, no spaces) without ``plan_sha256``; it holds no timings, so
+that its bytes depend on the problem alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from autopar.ir.errors import FileFormatError, MismatchError
+
+SCHEMA_VERSION = 1
+MAX_FILE_BYTES = 64 * 2**20
+MAX_DEPTH = 16
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Choices = dict[str, str]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class BlockInfo(Record):
+    """A repeated subgraph: how often it is called and how many operations it has."""
+
+    name: str
+    count: Count
+    nodes: Count
+
+
+class GraphInfo(Record):
+    nodes: Count
+    folded_nodes: Count
+
+
+class StepTime(Record):
+    compute: Seconds
+    exposed_comm: Seconds
+    bubble: Seconds
+
+
+class Memory(Record):
+    budget_bytes: Count
+    peak_bytes: tuple[Count, ...]
+    parts: dict[str, Count]
+
+
+class Collective(Record):
+    """``bytes``: payload per rank before it; ``count``: per step."""
+
+    kind: str
+    axis: str
+    bytes: Count
+    count: Count
+    where: str
+    phase: Literal["forward", "backward", "grad", "optimizer"]
+
+
+class Island(Record):
+    op: str
+    count: Count
+    flops_share: Annotated[float, Field(ge=0, le=1)]
+
+
+class ProfileInfo(Record):
+    """``priced``: for each class of operations, how its seconds were found."""
+
+    name: str
+    sha256: str
+    priced: dict[str, tuple[str, ...]]
+
+
+class Fingerprint(Record):
+    """What the plan was made for; a mismatch is refused with the difference.
+
+    ``parameters``: name → type text; ``inputs``: name → type text (global batch).
+    """
+
+    graph_sha256: str
+    parameters: dict[str, str]
+    inputs: dict[str, str]
+    tied: tuple[tuple[str, ...], ...] = ()
+
+
+class Variant(Record):
+    """One way to place a graph: a choice per node and axis, a storage per parameter, a mode.
+
+    ``nodes``: first result of the node → axis → factor (``n``, ``n/3``), ``P0`` or ``-``.
+    ``storage``: value of the parameter node → layout text. ``inputs``: a block's input → layout in which it comes.
+    """
+
+    graph: str
+    recompute: Literal["none", "full"]
+    zero: Literal[0, 1, 2, 3]
+    nodes: dict[str, Choices]
+    storage: dict[str, str]
+    inputs: dict[str, str]
+
+
+class Assignment(Record):
+    """``calls``: for each call node of the folded main graph (its first result), runs of variants in order."""
+
+    variants: tuple[Variant, ...]
+    main: Count
+    calls: dict[str, tuple[tuple[Count, Count], ...]]
+
+
+class Plan(Record):
+    """See ``docs/architecture.md`` for each field; times are of one step over the global batch.
+
+    ``axes`` are the mesh's axes, outermost first: keys of a JSON object have no order.
+    """
+
+    schema_version: Literal[1] = 1
+    model: str
+    cluster: dict[str, Any]
+    world_size: Count
+    objective_s: Seconds
+    lower_bound_s: Seconds
+    gap: Annotated[float, Field(ge=0, le=1)]
+    proven_optimal: bool
+    status: str
+    mesh: dict[str, Annotated[int, Field(ge=1)]]
+    axes: tuple[str, ...]
+    schedule: str | None = None
+    num_microbatches: Annotated[int, Field(ge=1)]
+    optimizer: str
+    mixed_precision: str | None
+    rng: str = "exact"
+    zero: dict[str, int]
+    recompute: dict[str, str]
+    step_time_s: StepTime
+    memory: Memory
+    blocks: tuple[BlockInfo, ...]
+    graph: GraphInfo
+    placements: dict[str, Choices]
+    storage: dict[str, Choices]
+    islands: tuple[Island, ...]
+    collectives: tuple[Collective, ...]
+    profile: ProfileInfo
+    fingerprint: Fingerprint
+    assignment: Assignment
+    plan_sha256: str = ""
+    # how the search went; never saved
+    search: dict[str, float] | None = Field(default=None, exclude=True)
+
+    def document(self) -> dict[str, Any]:
+        """Plain data as saved, hash included."""
+        data = self.model_dump(mode="json")
+        data["plan_sha256"] = content_sha256(data)
+        return data
+
+    def to_bytes(self) -> bytes:
+        """The file's bytes: the same for the same problem."""
+        return (json.dumps(self.document(), indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_bytes(self.to_bytes())
+
+    @property
+    def sha256(self) -> str:
+        return content_sha256(self.model_dump(mode="json"))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read and check a plan; raises FileFormatError naming the file and the key."""
+        try:
+            size = Path(path).stat().st_size
+            data = Path(path).read_bytes() if size <= MAX_FILE_BYTES else b""
+        except OSError as error:
+            raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from None
+        if size > MAX_FILE_BYTES:
+            raise FileFormatError(f"{path}: {size} bytes; a plan has at most {MAX_FILE_BYTES}")
+        return cls.from_bytes(data, where=str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str = "plan") -> Plan:
+        """Parse, check the schema, and check the hash against the content."""
+        try:
+            raw = json.loads(data, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise FileFormatError(f"{where}: not a JSON document: {error}") from None
+        if _depth(raw) > MAX_DEPTH:
+            raise FileFormatError(f"{where}: nested deeper than {MAX_DEPTH} levels")
+        try:
+            plan = cls.model_validate_json(json.dumps(raw))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise FileFormatError(f"{where}: {key or 'document'}: {first['msg']}") from None
+        if plan.plan_sha256 != plan.sha256:
+            raise MismatchError(
+                f"{where}: plan_sha256 is {plan.plan_sha256[:12] or 'missing'}, the content hashes to "
+                f"{plan.sha256[:12]}: the file was changed after it was written; make the plan again"
+            )
+        return plan
+
+    def explain(self) -> str:
+        """A summary in words: mesh, time, memory, what bounds it."""
+        mesh = " × ".join(f"{axis} {size}" for axis, size in self.mesh.items()) or "one device"
+        peak = max(self.memory.peak_bytes)
+        part = self.step_time_s
+        return "\n".join([
+            f"{self.model} on {self.world_size} devices: {mesh}, {self.num_microbatches} microbatch(es)",
+            f"step {self.objective_s:.4g} s = compute {part.compute:.4g} + communication {part.exposed_comm:.4g}"
+            f" + bubble {part.bubble:.4g}; no plan is faster than {self.lower_bound_s:.4g} s (gap {self.gap:.2%})",
+            f"memory {peak / 1e9:.3g} GB of {self.memory.budget_bytes / 1e9:.3g} GB per device",
+        ])  # fmt: skip
+
+
+def content_sha256(data: dict[str, Any]) -> str:
+    """Hash of a plan's document without its own hash."""
+    rest = {key: value for key, value in data.items() if key != "plan_sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number that a plan may hold")
+
+
+def _depth(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_depth, value), default=0)
+    return 0

@@ -1,0 +1,66 @@
+"""A lowered program: what every device runs, as data.
+
+The main graph and its blocks carry a layout on every value; attributes are *local* (sizes of reshapes
+and the like), collectives are explicit ``comm.*`` nodes, and the text is the same for all ranks: where
+an operation depends on the rank, its attribute ``start`` lists (axis, stride) and the offset is the sum
+of coordinate · stride.
+
+``comm.KIND(%x) {axis, backward, dim, outer, dim_to, outer_to, reduce, owner}`` is one ``convert.Step``:
+KIND forward, ``backward`` in the backward pass. ``owner="runtime"`` marks the conversions of parameters
+over data axes that FSDP2 performs; the runtime's program emits none for them, the simulator does.
+
+Microbatches are one more axis, in time: the mesh of a program ends with the axis ``mb`` if there is more
+than one. No value crosses it but the gradients (accumulated) and the loss (summed); what needs the whole
+batch, such as the number of valid labels, stands in ``prologue``, which runs once a step before the first
+microbatch: its results are inputs of the main graph under the same names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autopar.ir.graph import Graph
+from autopar.ir.layout import Layout
+from autopar.ir.mesh import Mesh
+from autopar.ir.types import TensorType
+
+MICROBATCH_AXIS = "mb"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter or buffer: global type as stored, layout of the storage, who reduces its gradient.
+
+    ``type`` is the stored type; ``compute_dtype`` what the program sees. ``runtime_axes``: axes over
+    which FSDP2 shards the storage or reduces the gradient; on all others the program does.
+    ``group``: the holder it belongs to: a call of a block (``layer0/3``) or "" for the root.
+    """
+
+    fqn: str
+    type: TensorType
+    compute_dtype: str
+    layout: Layout
+    trainable: bool = True
+    buffer: bool = False
+    runtime_axes: tuple[str, ...] = ()
+    group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """Everything that one device runs in a step.
+
+    ``mesh`` is that of the processes (without ``mb``). ``graph.outputs`` are the loss, if the model has
+    one, then whatever else was asked for. ``recompute`` names blocks whose activations are recomputed;
+    ``zero`` is the ZeRO level of each block and of the root ("").
+    """
+
+    mesh: Mesh
+    graph: Graph
+    parameters: tuple[Parameter, ...]
+    data_axes: tuple[str, ...]
+    microbatches: int = 1
+    prologue: Graph | None = None
+    recompute: tuple[str, ...] = ()
+    zero: dict[str, int] = field(default_factory=dict)
+    loss: str | None = None

@@ -1,0 +1,180 @@
+"""Sharding rules: what may be split, written like an einsum.
+
+A rule labels each dim of each operand and result with factors; dims that share a factor move together.
+Grammar of one side: operands separated by commas, dims by spaces.
+
+    f        a factor                    !f     a factor that must be whole on one device
+    (a b)    a compound dim, major first 1      a dim of size one (it never shards)
+    *b       any number of leading dims, aligned right to left, broadcasting where the size is 1
+
+``instantiate`` turns the text into a ``NodeRule`` for given shapes; ops whose dims depend on attributes
+derive theirs (``ir/derive.py``). Everything else follows from where a chosen factor stands:
+
+    stands in the operand       operand S, its gradient S
+    is missing from the operand operand R, its gradient Partial: each device saw a part of the work (R*)
+    stands in the result        result S
+    is missing from the result  result Partial
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autopar.ir.errors import IRError
+
+# Factor names of one dim, major first; () for a dim of size one that takes no part.
+Dim = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRule:
+    """A rule for one node's shapes.
+
+    ``operands`` follow the node's flattened operands (absent ones included as ()).
+    ``whole``: factors that no axis may own. ``partial``: sets of operand positions that may together
+    be Partial(sum), making the results Partial. ``reduce``: how a contracted factor combines.
+    """
+
+    sizes: Mapping[str, int]
+    operands: tuple[tuple[Dim, ...], ...]
+    results: tuple[tuple[Dim, ...], ...]
+    whole: frozenset[str] = frozenset()
+    partial: tuple[tuple[int, ...], ...] = ()
+    reduce: str = "sum"
+    contiguous: tuple[str, ...] = ()
+
+    def start(self, dim: Dim, factor: str) -> int:
+        """Stride position of ``factor`` inside a dim that holds it."""
+        return math.prod(self.sizes[f] for f in dim[: dim.index(factor)])
+
+    def position(self, dims: tuple[Dim, ...], factor: str) -> tuple[int, int] | None:
+        """(dim index, stride position) where ``factor`` stands, None if it is missing."""
+        for index, dim in enumerate(dims):
+            if factor in dim:
+                return index, self.start(dim, factor)
+        return None
+
+    def choosable(self) -> tuple[str, ...]:
+        """Factors that an axis may own, in order of first appearance."""
+        seen = [f for dims in (*self.operands, *self.results) for dim in dims for f in dim]
+        return tuple(f for f in dict.fromkeys(seen) if f not in self.whole and self.sizes[f] > 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the op table.
+
+    spec: rule text, or the name of a derivation in ``ir/derive.py``.
+    partial: ``"0|1"`` either operand alone, ``"0+1"`` both together, ``""`` none.
+    flops: factors whose sizes multiply (a leading number is a coefficient), forward pass.
+    backward: work of the backward pass relative to the forward pass.
+    saves: what autograd keeps: operand positions and ``r`` for the result.
+    op_class: class of the efficiency curve; ``view`` costs nothing.
+    """
+
+    target: str
+    spec: str
+    partial: str = ""
+    flops: str = ""
+    backward: float = 2.0
+    saves: tuple[int | str, ...] = ()
+    op_class: str = "pointwise"
+    reduce: str = "sum"
+    contiguous: tuple[str, ...] = ()
+
+
+def parse_side(text: str) -> tuple[tuple[str, ...], ...]:
+    """Dim tokens of each tensor: ``"*b k, n (g h)"`` -> (("*b","k"), ("n","(g h)"))."""
+    if not text.strip():
+        return ((),)
+    return tuple(tuple(re.findall(r"\([^)]*\)|\S+", tensor)) for tensor in text.split(","))
+
+
+def instantiate(
+    spec: str,
+    operands: Sequence[tuple[int, ...] | None],
+    results: Sequence[tuple[int, ...]],
+    *,
+    sizes: Mapping[str, int] | None = None,
+) -> NodeRule:
+    """The rule ``spec`` for shapes of the operands (None: absent) and results.
+
+    ``sizes`` gives factors of compound dims that shapes alone do not determine. Raises IRError where a
+    shape contradicts the rule.
+    """
+    left, right = (parse_side(side) for side in spec.split("->"))
+    given = len(operands)
+    operands = [*operands, *[None] * (len(left) - given)]
+    reader = _Reader(dict(sizes or {}))
+    ranks = [len(shape) - len(t) + 1 for t, shape in zip([*left, *right], [*operands, *results], strict=False)
+             if shape is not None and any(token.startswith("*") for token in t)]  # fmt: skip
+    width = max(ranks, default=0)
+    for tokens, shape in zip([*left, *right], [*operands, *results], strict=False):
+        if shape is not None:
+            reader.measure(tokens, shape, width, spec)
+    absent = len(operands) - len(left)
+    if absent > 0 and any(shape is not None for shape in operands[len(left) :]):
+        raise IRError(f"rule {spec!r} is given {len(operands)} operands")
+    return NodeRule(
+        sizes=reader.sizes,
+        operands=tuple(() if shape is None else reader.label(tokens, shape, width)
+                       for tokens, shape in zip(left, operands, strict=False))[:given] + ((),) * max(absent, 0),
+        results=tuple(reader.label(tokens, shape, width) for tokens, shape in zip(right, results, strict=True)),
+        whole=frozenset(reader.whole),
+    )  # fmt: skip
+
+
+def partial_sets(text: str) -> tuple[tuple[int, ...], ...]:
+    """``"0|1+2"`` -> ((0,), (1, 2))."""
+    return tuple(tuple(int(i) for i in part.split("+")) for part in text.split("|")) if text else ()
+
+
+@dataclass
+class _Reader:
+    """Sizes of factors, learnt from shapes."""
+
+    sizes: dict[str, int]
+    whole: set[str] = field(default_factory=set)
+
+    def expand(self, tokens: tuple[str, ...], rank: int, width: int) -> list[str]:
+        """Tokens with ``*b`` replaced by its dims: the last of ``width`` possible ones."""
+        out: list[str] = []
+        for token in tokens:
+            if token.startswith(("*", "!*")):
+                mark, name = ("!", token[2:]) if token[0] == "!" else ("", token[1:])
+                count = rank - len(tokens) + 1
+                out += [f"{mark}*{name}{i}" for i in range(width - count, width)]
+            else:
+                out.append(token)
+        return out
+
+    def measure(self, tokens: tuple[str, ...], shape: tuple[int, ...], width: int, spec: str) -> None:
+        words = self.expand(tokens, len(shape), width)
+        if len(words) != len(shape):
+            raise IRError(f"rule {spec!r} does not fit a tensor of shape {list(shape)}")
+        for word, extent in zip(words, shape, strict=True):
+            names = [w.lstrip("!") for w in word.strip("()").split()]
+            self.whole.update(w[1:] for w in word.strip("()").split() if w.startswith("!"))
+            if names == ["1"]:
+                continue
+            unknown = [n for n in names if n not in self.sizes]
+            if names[0].startswith("*"):
+                self.sizes[names[0]] = max(self.sizes.get(names[0], 1), extent)
+            elif len(names) == 1 and not unknown:
+                if self.sizes[names[0]] != extent:
+                    raise IRError(f"rule {spec!r}: factor {names[0]} is {self.sizes[names[0]]} and {extent}")
+            elif len(unknown) == 1:
+                self.sizes[unknown[0]] = extent // math.prod(self.sizes[n] for n in names if n in self.sizes)
+            elif unknown:
+                raise IRError(f"rule {spec!r}: sizes of {', '.join(unknown)} are not determined")
+
+    def label(self, tokens: tuple[str, ...], shape: tuple[int, ...], width: int) -> tuple[Dim, ...]:
+        dims: list[Dim] = []
+        for word, extent in zip(self.expand(tokens, len(shape), width), shape, strict=True):
+            names = tuple(w.lstrip("!") for w in word.strip("()").split())
+            broadcast = names[0].startswith("*") and extent == 1 and self.sizes[names[0]] > 1
+            dims.append(() if names == ("1",) or broadcast else names)
+        return tuple(dims)

@@ -1,0 +1,48 @@
+"""Element types and tensor types: global shapes only.
+
+Local shapes are a function of (type, layout, mesh) and are never stored.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+# Name in the IR -> bytes of one element.
+DTYPE_BYTES: dict[str, int] = {
+    "f64": 8, "f32": 4, "bf16": 2, "f16": 2,
+    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+}  # fmt: skip
+
+FLOAT_DTYPES = ("f64", "f32", "bf16", "f16")
+
+# What an attribute of a node may hold. Element types are their IR names.
+Attr: TypeAlias = "None | bool | int | float | str | tuple[Attr, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and *global* shape of a value."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"unknown element type {self.dtype!r}")
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * DTYPE_BYTES[self.dtype]
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOAT_DTYPES

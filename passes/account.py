@@ -1,0 +1,179 @@
+"""What a chosen plan costs, item by item: collectives, compute, memory, islands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autopar.cost_model import OpCost, efficiency_sources
+from autopar.ir.graph import SOURCES, Graph, Node
+from autopar.ir.layout import Layout
+from autopar.ir.optable import ISLAND, row
+from autopar.ir.plan import Collective, Island
+from autopar.ir.program import Program
+from autopar.ir.types import DTYPE_BYTES, TensorType
+from autopar.passes.assignment import Assignment, Variant
+from autopar.passes.build import Model
+from autopar.passes.positions import flat_operands, node_key
+from autopar.passes.pricing import Pricing, local_bytes, local_flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One node's work on one device: forward and backward, and how often each runs in a step."""
+
+    node: Node
+    forward: OpCost | None
+    backward: OpCost | None
+    forward_count: int
+    backward_count: int
+    flops: int
+
+
+def placed(model: Model, assignment: Assignment) -> Iterator[tuple[Graph, Variant, int]]:
+    """Every graph with its variant and the number of calls."""
+    yield model.graph, assignment.main, 1
+    for node in model.graph.nodes:
+        if node.target == "call":
+            block = model.graph.block(str(node.attr("block")))
+            for repeat, variant in assignment.calls[node.results[0].name]:
+                yield block, variant, repeat
+
+
+def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: int) -> Iterator[Work]:
+    """What training runs, node by node."""
+    for graph, variant, count in placed(model, assignment):
+        for node in graph.nodes:
+            name = node.results[0].name
+            if node.target in (*SOURCES, "call") or (graph is model.graph and name not in model.live):
+                continue
+            key, chosen = node_key(graph, node), variant.nodes[name]
+            types: tuple[TensorType | None, ...] = tuple(
+                None if n is None else model.facts[graph.name, n].type for n in flat_operands(node)
+            )
+            types += tuple(value.type for value in node.results)
+            forward, backward = pricing.op_costs(node, model.rules[key], chosen, model.shapes[key], types)
+            times = count * microbatches
+            yield Work(
+                node=node, forward=forward, backward=backward,
+                forward_count=times * (2 if variant.mode.recompute else 1), backward_count=times,
+                flops=times * local_flops(row(node).flops, model.rules[key], chosen.choices, pricing.mesh),
+            )  # fmt: skip
+
+
+def compute_ns(items: list[Work], pricing: Pricing) -> int:
+    """Compute time of a step on one device."""
+    return sum(
+        item.forward_count * pricing.op_ns(item.forward) + item.backward_count * pricing.op_ns(item.backward)
+        for item in items
+    )
+
+
+def priced(items: list[Work], pricing: Pricing) -> dict[str, tuple[str, ...]]:
+    """How the seconds of each class of operations were found, on the cluster's first device."""
+    costs = [cost for item in items for cost in (item.forward, item.backward) if cost is not None]
+    found = efficiency_sources(costs, pricing.cluster.devices[0], pricing.profile)
+    return {name: tuple(ways) for name, ways in found.items()}
+
+
+def islands(items: list[Work]) -> tuple[Island, ...]:
+    """Operations without a rule: every device does all of their work.
+
+    Nothing is known of their arithmetic; one operation for each element of the results is assumed.
+    """
+    counts: dict[str, int] = {}
+    flops: dict[str, int] = {}
+    for item in items:
+        if row(item.node) is ISLAND:
+            target, elements = item.node.target, sum(value.type.numel for value in item.node.results)
+            counts[target] = counts.get(target, 0) + item.backward_count
+            flops[target] = flops.get(target, 0) + item.backward_count * elements
+    total = sum(item.flops for item in items) + sum(flops.values())
+    return tuple(Island(op=op, count=counts[op], flops_share=flops[op] / max(total, 1)) for op in sorted(counts))
+
+
+def collectives(program: Program) -> tuple[Collective, ...]:
+    """Every collective of a step, equal ones added up, in order of first appearance."""
+    found: dict[tuple[str, str, int, str, str], int] = {}
+    for graph, calls, where in _graphs(program):
+        again = 2 if where in program.recompute else 1
+        for node in graph.nodes:
+            if node.target.startswith("comm."):
+                _count(found, program, graph, node, calls * program.microbatches, again, where)
+    _parameters(found, program)
+    return tuple(
+        Collective(kind=kind, axis=axis, bytes=size, count=count, where=where, phase=phase)  # type: ignore[arg-type]
+        for (kind, axis, size, where, phase), count in found.items()
+    )
+
+
+def _graphs(program: Program) -> Iterator[tuple[Graph, int, str]]:
+    yield program.graph, 1, "main"
+    for block in program.graph.blocks:
+        calls = [n for n in program.graph.nodes if n.target == "call" and n.attr("block") == block.name]
+        yield block, sum(int(str(call.attr("count"))) for call in calls), block.name
+
+
+def _count(
+    found: dict[tuple[str, str, int, str, str], int], program: Program, graph: Graph, node: Node,
+    times: int, again: int, where: str,
+) -> None:  # fmt: skip
+    kind, back, axis = node.target.removeprefix("comm."), str(node.attr("backward")), str(node.attr("axis"))
+    if node.attr("owner") == "runtime" or axis not in program.mesh.names:
+        return
+    values = graph.values()
+    operand = values[str(node.operands[0])]
+    for what, value, phase, count in (
+        (kind, operand, "forward", times * again), (back, node.result, "backward", times)
+    ):  # fmt: skip
+        if what in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"):
+            assert value.layout is not None
+            size = local_bytes(value.layout, value.type)
+            key = (what, axis, size, where, phase)
+            found[key] = found.get(key, 0) + count
+
+
+def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Program) -> None:
+    """What the runtime does: gradients reduced, sharded parameters gathered."""
+    zero = _zero_by_parameter(program)
+    for parameter in program.parameters:
+        level, where = zero.get(parameter.fqn, (program.zero.get("", 0), "main"))
+        size = local_bytes(parameter.layout, parameter.type)
+        used = size // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
+        for axis in parameter.runtime_axes:
+            if level < 3:
+                key = ("all_reduce", axis, size, where, "grad")
+                found[key] = found.get(key, 0) + 1
+                continue
+            parts = program.mesh.size(axis)
+            used, scattered, size = -(-used // parts), size, -(-size // parts)
+            for kind, amount, phase, count in (
+                ("all_gather", used, "forward", program.microbatches),
+                ("all_gather", used, "backward", program.microbatches if where != "main" else 0),
+                ("reduce_scatter", scattered, "grad", program.microbatches),
+            ):
+                if count:
+                    key = (kind, axis, amount, where, phase)
+                    found[key] = found.get(key, 0) + count
+
+
+def _zero_by_parameter(program: Program) -> dict[str, tuple[int, str]]:
+    """ZeRO level and block of the parameters that belong to calls."""
+    found: dict[str, tuple[int, str]] = {}
+    for node in program.graph.nodes:
+        params = node.attr("params") if node.target == "call" else None
+        if isinstance(params, tuple):
+            block = str(node.attr("block"))
+            for names in params:
+                assert isinstance(names, tuple)
+                found.update({str(name): (program.zero.get(block, 0), block) for name in names})
+    return found
+
+
+def used_layout(variant: Variant, graph: Graph, name: str) -> Layout | None:
+    """The layout in which the first consumer of a parameter node needs it; None if nothing does."""
+    for node in graph.nodes:
+        chosen = variant.nodes.get(node.results[0].name)
+        if chosen is not None and name in flat_operands(node):
+            return chosen.operands[flat_operands(node).index(name)]
+    return None

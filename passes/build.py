@@ -1,0 +1,369 @@
+"""Folded graph + mesh + prices → ``Problem``, and how to read its solution.
+
+Every operation is a variable over its strategies, every parameter one over its storages, every value with
+several consumers a hub; a block is a segment whose carried and shared values are variables shared with
+the main graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.ir.errors import InfeasibleError, IRError, UnsupportedError
+from autopar.ir.graph import SOURCES, Graph, Node
+from autopar.ir.layout import Layout, stacked
+from autopar.ir.mesh import Mesh
+from autopar.ir.optable import row
+from autopar.ir.program import MICROBATCH_AXIS
+from autopar.ir.rules import NodeRule
+from autopar.passes.candidate import Settings, StoredParameter
+from autopar.passes.constrain import constrained
+from autopar.passes.conversions import Conversions
+from autopar.passes.facts import Fact
+from autopar.passes.partials import partial_axes
+from autopar.passes.positions import BATCH_AXES, Positions, flat_operands, node_key
+from autopar.passes.pricing import Pricing, local_bytes
+from autopar.passes.problem import Chain, Problem
+from autopar.passes.segments import Consumer, SegmentBuilder, Variable
+from autopar.passes.storage import as_used, keep, runtime_axes, storages
+from autopar.passes.strategies import NOTHING, NodeShapes, Strategy, strategies
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What is known of the folded graph before any mesh: shared by all candidates.
+
+    ``parameters``: parameters, buffers and constants by name. ``loss``: the value that training computes;
+    what it does not depend on (``live``: first results of the main nodes that it does) costs nothing.
+    """
+
+    graph: Graph
+    rules: Mapping[tuple[str, str], NodeRule]
+    facts: Mapping[tuple[str, str], Fact]
+    shapes: Mapping[tuple[str, str], NodeShapes]
+    parameters: Mapping[str, StoredParameter]
+    settings: Settings
+    loss: str
+    live: frozenset[str]
+
+    def stored(self, graph: Graph, node: Node) -> StoredParameter:
+        """The parameter behind a source node; inside a block that of the first call."""
+        slot = node.attr("slot")
+        if not isinstance(slot, int):
+            return self.parameters[str(node.attr("fqn"))]
+        call = next(n for n in self.graph.nodes if n.target == "call" and n.attr("block") == graph.name)
+        params = call.attr("params")
+        assert isinstance(params, tuple) and isinstance(params[0], tuple)
+        return self.parameters[str(params[0][slot])]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoded:
+    """A problem and the meaning of its variables. ``calls``: the call node of each chain, in order."""
+
+    problem: Problem
+    variables: Mapping[str, tuple[Variable, ...]]
+    calls: tuple[Node, ...]
+
+
+def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tuple[str, str], NodeShapes]:
+    found = {}
+    for part in (*graph.blocks, graph):
+        for node in part.nodes:
+            if node.target not in (*SOURCES, "call"):
+                uses = [None if name is None else facts[part.name, name] for name in flat_operands(node)]
+                found[node_key(part, node)] = NodeShapes(
+                    operands=tuple(None if fact is None else fact.type.shape for fact in uses),
+                    results=tuple(value.type.shape for value in node.results),
+                    grads=tuple(fact is not None and fact.grad for fact in uses),
+                )
+    return found
+
+
+def build(model: Model, found: Positions, pricing: Pricing, microbatches: int) -> Encoded:
+    """The problem of placing ``model`` on ``pricing.mesh``.
+
+    Raises UnsupportedError naming the node if more than one microbatch is impossible.
+    """
+    return _Builder(model, found, pricing, microbatches).build()
+
+
+class _Builder:
+    def __init__(self, model: Model, found: Positions, pricing: Pricing, microbatches: int) -> None:
+        self.model, self.found, self.pricing, self.microbatches = model, found, pricing, microbatches
+        self.mesh: Mesh = pricing.mesh
+        self.conversions = Conversions(pricing)
+        self.partial = partial_axes(model.graph, model.rules, found, self.mesh)
+        self.constrained = constrained(model.graph, model.settings.constraints)
+        self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
+        self.segments: dict[str, SegmentBuilder] = {}
+        self.chains: list[Chain] = []
+        self.calls: list[Node] = []
+
+    def build(self) -> Encoded:
+        graph = self.model.graph
+        main = self._segment(graph, root=True)
+        have = self._produce(graph, main, {})
+        whole = Layout.replicated(self.mesh)
+        out = main.variable("out", self.model.loss, [whole])
+        have.consumers[self.model.loss].append(Consumer(out, (whole,)))
+        self._edges(graph, main, have, root=True)
+        problem = Problem(root=main.segment(), chains=tuple(self.chains))
+        variables = {name: tuple(builder.variables) for name, builder in self.segments.items()}
+        return Encoded(problem=problem, variables=variables, calls=tuple(self.calls))
+
+    def _segment(self, graph: Graph, *, root: bool) -> SegmentBuilder:
+        modes = self.model.settings.modes(self.mesh, block=not root)
+        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions)
+        self.segments[graph.name] = builder
+        return builder
+
+    def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> _Values:
+        """Variables of all nodes. ``given``: layouts in which a block's inputs may come."""
+        values = _Values(graph)
+        for node in graph.nodes:
+            if graph is self.model.graph and node.target != "input" and node.results[0].name not in self.model.live:
+                continue
+            if node.target == "call":
+                self._call(graph, into, node, values)
+            elif node.target == "input":
+                name = node.result.name
+                layouts = given.get(name) or (self._input_layout(node),)
+                kind = "shared" if name in given else "source"
+                values.set(name, into.variable(kind, name, layouts), layouts)
+            elif node.target not in SOURCES:
+                self._node(graph, into, node, values)
+        return values
+
+    def _input_layout(self, node: Node) -> Layout:
+        """All batch inputs share one layout: the batch over every axis that may split it and fits."""
+        batch, _ = self.model.settings.inputs[str(node.attr("name"))]
+        shape = node.result.type.shape
+        axes = []
+        rest = shape[batch] if batch is not None else 1
+        for axis, size in self.mesh.axes:
+            if axis in BATCH_AXES and rest % size == 0:
+                axes.append(axis)
+                rest //= size
+        owned = [(axis, batch, 1) for axis in axes] if batch is not None else []
+        return Layout.of(self.mesh, stacked(self.mesh, owned))
+
+    def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: _Values) -> None:
+        key = node_key(graph, node)
+        shapes, operands = self.model.shapes[key], flat_operands(node)
+        legal = self._legal(graph, node)
+        variable = into.variable("node", node.results[0].name, legal)
+        for index, value in enumerate(node.results):
+            values.set(value.name, variable, tuple(s.results[index] for s in legal), saved="r" in row(node).saves)
+        for index, name in enumerate(operands):
+            if name is not None:
+                saves = index in row(node).saves and any(shapes.grads)
+                values.consumers[name].append(Consumer(variable, _needs_of(legal, index), saves))
+        self._price(graph, into, node, variable, legal)
+
+    def _price(self, graph: Graph, into: SegmentBuilder, node: Node, variable: int, legal: Sequence[Strategy]) -> None:
+        key = node_key(graph, node)
+        rule, shapes = self.model.rules[key], self.model.shapes[key]
+        operands = flat_operands(node)
+        types = tuple(None if n is None else self.model.facts[graph.name, n].type for n in operands)
+        types += tuple(value.type for value in node.results)
+        out = np.zeros((4, len(legal)), dtype=np.int64)
+        for i, chosen in enumerate(legal):
+            forward, backward = self.pricing.op_costs(node, rule, chosen, shapes, types)
+            out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
+            if "r" in row(node).saves and any(shapes.grads):
+                out[2, i] = local_bytes(chosen.results[0], node.results[0].type)
+            if row(node).op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
+                out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
+        into.node(variable, *out)
+
+    def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: _Values) -> None:
+        block = self.model.graph.block(str(node.attr("block")))
+        carried = int(str(node.attr("carried")))
+        operands = flat_operands(node)
+        inputs = [source.result.name for source in block.sources("input")]
+        inner = self._segment(block, root=False)
+        # what may come out of the block does not depend on what comes in: its nodes come first
+        probe = self._out_layouts(block)
+        given: dict[str, tuple[Layout, ...]] = {}
+        for index in range(carried):
+            name = operands[index]
+            assert name is not None
+            given[inputs[index]] = tuple(dict.fromkeys((*values.layouts[name], *probe[index])))
+        shared_needs = self._needs(block)
+        for index in range(carried, len(inputs)):
+            given[inputs[index]] = shared_needs[inputs[index]]
+        have = self._produce(block, inner, given)
+        outs = []
+        for index, name in enumerate(block.outputs):
+            layouts = given[inputs[index]]
+            out = inner.variable("carried", name, layouts)
+            inner.equal(have.variable[name], have.layouts[name], out, layouts)
+            outs.append(out)
+        self._edges(block, inner, have, root=False)
+        self._saved_inputs(block, inner, have, inputs[:carried])
+        self._link(into, node, values, given, inputs, have, outs, carried)
+
+    def _link(
+        self, into: SegmentBuilder, node: Node, values: _Values, given: Mapping[str, tuple[Layout, ...]],
+        inputs: list[str], have: _Values, outs: list[int], carried: int,
+    ) -> None:  # fmt: skip
+        block = str(node.attr("block"))
+        roots: list[int] = []
+        for index, name in enumerate(flat_operands(node)):
+            assert name is not None
+            layouts = given[inputs[index]]
+            kind = "carried" if index < carried else "shared"
+            variable = into.variable(kind, name, layouts)
+            roots.append(variable)
+            if index < carried:
+                into.equal(values.variable[name], values.layouts[name], variable, layouts)
+            else:
+                values.consumers[name].append(Consumer(variable, layouts, saves=self._saved_in(block, inputs[index])))
+        ends = []
+        for index, value in enumerate(node.results):
+            layouts = given[inputs[index]]
+            end = into.variable("carried", value.name, layouts)
+            ends.append(end)
+            values.set(value.name, end, layouts)
+        self.chains.append(Chain(
+            segment=self.segments[block].segment(), count=int(str(node.attr("count"))),
+            inputs=tuple(have.variable[name] for name in inputs[:carried]), outputs=tuple(outs),
+            root_inputs=tuple(roots[:carried]), root_outputs=tuple(ends),
+            shared=tuple(have.variable[name] for name in inputs[carried:]), root_shared=tuple(roots[carried:]),
+        ))  # fmt: skip
+        self.calls.append(node)
+
+    def _out_layouts(self, block: Graph) -> list[tuple[Layout, ...]]:
+        """Layouts in which each output of a block may leave it."""
+        producers = block.producers()
+        found = []
+        for name in block.outputs:
+            node = producers[name]
+            if node.target in SOURCES:
+                raise IRError(f"block {block.name} returns its own {node.target} {name}")
+            index = [value.name for value in node.results].index(name)
+            found.append(tuple(dict.fromkeys(s.results[index] for s in self._legal(block, node))))
+        return found
+
+    def _needs(self, block: Graph) -> dict[str, tuple[Layout, ...]]:
+        """Layouts that the consumers of each block input may need."""
+        needs: dict[str, dict[Layout, None]] = {source.result.name: {} for source in block.sources("input")}
+        for node in block.nodes:
+            for index, name in enumerate(flat_operands(node)):
+                if name in needs:
+                    needs[name].update(dict.fromkeys(_needs_of(self._legal(block, node), index)))
+        return {name: tuple(layouts) or (Layout.replicated(self.mesh),) for name, layouts in needs.items()}
+
+    def _legal(self, graph: Graph, node: Node) -> tuple[Strategy, ...]:
+        """Strategies of a node that rules and constraints allow, each node's worked out once."""
+        key, operands = node_key(graph, node), flat_operands(node)
+        if key in self.legal:
+            return self.legal[key]
+        partial = [frozenset() if n is None else self.partial[graph.name, n] for n in operands]
+        legal = strategies(self.model.rules[key], self.found, key, self.model.shapes[key], self.mesh, partial)
+        if not legal:
+            raise UnsupportedError(f"{node.source or node.target}: no placement of {node.target} on mesh({self.mesh})")
+        if self._couples_batch(graph, node, legal):
+            raise UnsupportedError(
+                f"{node.source or node.results[0].name}: {node.target} works across the batch, so a step cannot be "
+                f"cut into {self.microbatches} microbatches; use num_microbatches=1"
+            )
+        for index, name in enumerate(operands):
+            for constraint in self.constrained.get((graph.name, name or ""), ()):
+                legal = tuple(c for c in legal if (at := c.operands[index]) is not None and constraint.allows(at))
+                if not legal:
+                    raise InfeasibleError(
+                        f"constraint {constraint} leaves no placement of {node.target} at {node.source} on "
+                        f"mesh({self.mesh})"
+                    )
+        self.legal[key] = legal
+        return legal
+
+    def _couples_batch(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> bool:
+        """Whether a node that depends on parameters needs the batch whole although there are microbatches."""
+        if MICROBATCH_AXIS not in self.mesh.names or self.model.facts[graph.name, node.results[0].name].pure:
+            return False
+        at = self.mesh.index(MICROBATCH_AXIS)
+        return all(chosen.choices[at] == NOTHING for chosen in legal) and any(
+            name is not None and self.found.has(graph.name, name, "batch") for name in flat_operands(node)
+        )
+
+    def _saved_in(self, block: str, value: str) -> bool:
+        """Whether some node of the block keeps the value for its backward pass."""
+        for node in self.model.graph.block(block).nodes:
+            for index, name in enumerate(flat_operands(node)):
+                if name == value and index in row(node).saves:
+                    return True
+        return False
+
+    def _saved_inputs(self, block: Graph, inner: SegmentBuilder, have: _Values, carried: Sequence[str]) -> None:
+        """A recomputed call keeps what came in."""
+        for name in carried:
+            fact = self.model.facts[block.name, name]
+            sizes = np.array([local_bytes(layout, fact.type) for layout in have.layouts[name]], dtype=np.int64)
+            held = np.where(inner.dropped, sizes[:, None], 0)
+            inner.tables.append(inner.memory((have.variable[name], inner.mode), held))
+
+    def _edges(self, graph: Graph, into: SegmentBuilder, values: _Values, *, root: bool) -> None:
+        for node in graph.nodes:
+            for value in node.results:
+                consumers = values.consumers[value.name]
+                fact = self.model.facts[graph.name, value.name]
+                if node.target in ("param", "buffer", "constant"):
+                    if consumers:
+                        self._parameter(graph, into, node, fact, consumers, root=root)
+                elif consumers:
+                    shared = into.variables[values.variable[value.name]].kind == "shared"
+                    free = [shared or value.name in values.saved] * len(values.layouts[value.name])
+                    into.edge(
+                        value.name, fact, values.variable[value.name], values.layouts[value.name], consumers,
+                        free=free, crosses_time=root and (fact.pure or value.name == self.model.loss),
+                    )  # fmt: skip
+
+    def _parameter(
+        self,
+        graph: Graph,
+        into: SegmentBuilder,
+        node: Node,
+        fact: Fact,
+        consumers: list[Consumer],
+        *,
+        root: bool,
+    ) -> None:
+        name = node.result.name
+        stored = self.model.stored(graph, node)
+        demands = [layout for consumer in consumers for layout in consumer.needs]
+        layouts = storages(demands, fact.type.shape)
+        producer = into.variable("source", name, layouts)
+        targets, groups = into.targets(name, consumers)
+        trainable = stored.trainable and not stored.buffer
+        starts = [[as_used(layout, runtime_axes(group, trainable=trainable)) for group in groups] for layout in layouts]
+        kept = keep(
+            fact, stored, layouts, groups, into.modes, conversions=self.conversions, settings=self.model.settings,
+            microbatches=self.microbatches, root=root,
+        )  # fmt: skip
+        into.kept(fact, producer, starts, consumers, groups, targets, kept)
+
+
+def _needs_of(legal: Sequence[Strategy], operand: int) -> tuple[Layout, ...]:
+    """Layout that each strategy needs of an operand that is present."""
+    return tuple(layout for chosen in legal if (layout := chosen.operands[operand]) is not None)
+
+
+class _Values:
+    """Where each value of a graph comes from, in which layouts, and who needs it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.variable: dict[str, int] = {}
+        self.layouts: dict[str, tuple[Layout, ...]] = {}
+        self.saved: set[str] = set()
+        self.consumers: dict[str, list[Consumer]] = {name: [] for name in graph.values()}
+
+    def set(self, name: str, variable: int, layouts: tuple[Layout, ...], *, saved: bool = False) -> None:
+        self.variable[name], self.layouts[name] = variable, layouts
+        if saved:
+            self.saved.add(name)

@@ -1,0 +1,65 @@
+"""One candidate of the outer search: a mesh, a number of microbatches, and what is left free inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autopar.ir.constraints import Constraint
+from autopar.ir.mesh import Mesh
+from autopar.ir.program import MICROBATCH_AXIS
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What a call of a block may decide besides placements."""
+
+    recompute: bool
+    zero: int
+
+    def __str__(self) -> str:
+        return f"recompute={'full' if self.recompute else 'none'},zero={self.zero}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredParameter:
+    """A parameter, buffer or constant as it is kept, and the element type that the graph computes with."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    compute_dtype: str
+    trainable: bool
+    buffer: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the user fixed or left free (None), and what the model is.
+
+    ``inputs``: (batch dim, sequence dim) of each input.
+    ``constraints``: what the user demands of parameters.
+    """
+
+    inputs: Mapping[str, tuple[int | None, int | None]]
+    optimizer: str = "adamw"
+    zero: int | None = None
+    recompute: str | None = None
+    constraints: tuple[Constraint, ...] = ()
+
+    def modes(self, mesh: Mesh, *, block: bool) -> tuple[Mode, ...]:
+        """Modes of a block, or of the root, which is never recomputed."""
+        sharded = any(mesh.size(axis) > 1 for axis in DATA_AXES)
+        levels = (self.zero,) if self.zero is not None else (0, 3) if sharded else (0,)
+        flags = (
+            {None: (False, True), "none": (False,), "full": (True,)}[self.recompute] if block else (False,)
+        )
+        return tuple(Mode(flag, level if sharded else 0) for level in levels for flag in flags)
+
+
+# Axes over which a parameter's gradient may be reduced by the runtime: they split the work, not the weight.
+DATA_AXES = ("dp", "cp")
+
+
+def with_time(mesh: Mesh, microbatches: int) -> Mesh:
+    """The mesh with microbatches as its last axis, if there is more than one."""
+    return Mesh((*mesh.axes, (MICROBATCH_AXIS, microbatches))) if microbatches > 1 else mesh

@@ -1,0 +1,66 @@
+"""The outer choices: every mesh of at most two axes that is worth trying."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+
+from autopar.ir.errors import UsageError
+from autopar.ir.mesh import Mesh
+
+# Searched axes, outermost first: tensor parallelism talks most and stays among neighbours.
+SEARCHED_AXES = ("dp", "cp", "tp")
+MOST_AXES = 2
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    return tuple(d for d in range(1, number + 1) if number % d == 0)
+
+
+def searched_meshes(world_size: int, batch: int, sequence: int | None) -> Iterator[Mesh]:
+    """Meshes over all devices: data axes divide the batch, cp the sequence."""
+    for sizes in itertools.product(divisors(world_size), repeat=len(SEARCHED_AXES)):
+        axes = tuple((axis, size) for axis, size in zip(SEARCHED_AXES, sizes, strict=True) if size > 1)
+        if math.prod(sizes) != world_size or len(axes) > MOST_AXES:
+            continue
+        mesh = Mesh(axes or (("dp", 1),))
+        if batch % mesh.size("dp") == 0 and (sequence or 1) % mesh.size("cp") == 0:
+            yield mesh
+
+
+def pinned_meshes(pinned: Mapping[str, int], world_size: int) -> Iterator[Mesh]:
+    """Meshes with the axes given, in the order given; -1 leaves a size free.
+
+    Raises UsageError where no size fits the world, or for pipeline stages, which are not built yet.
+    """
+    if pinned.get("pp", 1) not in (1, -1):
+        raise UsageError(
+            f"mesh pp={pinned['pp']}: pipeline stages are not supported yet; leave pp out or set it to 1"
+        )
+    axes = {axis: size for axis, size in pinned.items() if axis != "pp"}
+    bad = [axis for axis, size in axes.items() if size != -1 and size < 1]
+    if bad or "mb" in axes:
+        raise UsageError(
+            f"mesh {bad[0] if bad else 'mb'}: a size is 1 or more, or -1 to leave it free; mb is reserved"
+        )
+    free = [axis for axis, size in axes.items() if size == -1]
+    fixed = math.prod(size for size in axes.values() if size != -1)
+    rest, left = divmod(world_size, fixed)
+    if left or (not free and rest != 1):
+        raise UsageError(
+            f"mesh {', '.join(f'{a}={s}' for a, s in axes.items())} has {fixed} devices, the cluster has {world_size}"
+        )
+    for sizes in itertools.product(divisors(rest), repeat=len(free)):
+        if math.prod(sizes) == rest:
+            chosen = {**axes, **dict(zip(free, sizes, strict=True))}
+            yield Mesh(tuple(chosen.items()) or (("dp", world_size),))
+
+
+def microbatch_counts(batch: int, data_parallel: int) -> tuple[int, ...]:
+    """Powers of two that divide one device's batch."""
+    local = batch // data_parallel if batch % data_parallel == 0 else 1
+    counts = [1]
+    while local % (2 * counts[-1]) == 0:
+        counts.append(2 * counts[-1])
+    return tuple(counts)

@@ -1,0 +1,73 @@
+"""One node in local terms: sizes of this device's part, and operations that need to know their offset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar.ir.errors import IRError
+from autopar.ir.graph import Node
+from autopar.ir.layout import Layout
+from autopar.ir.types import Attr
+from autopar.passes.strategies import Strategy
+
+# Attributes that hold the shape of the result.
+SHAPE_ATTRS = {"aten.reshape.default": "shape", "aten.expand.default": "size"}
+
+
+def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | None]) -> Node:
+    """The node as one device runs it. ``shapes``: global shapes of its flattened operands.
+
+    Requires: operands are in the layouts that ``chosen`` needs. Attributes become local; a lookup in a
+    sharded vocabulary, the picked logits of sharded classes and causal attention over a part of the rows
+    get a ``start`` attribute.
+    """
+    if node.target in SHAPE_ATTRS:
+        local = chosen.results[0].local_shape(node.results[0].type.shape)
+        return node.with_attrs(**{SHAPE_ATTRS[node.target]: local})
+    if node.target == "aten.split_with_sizes.default":
+        dim = int(str(node.attr("dim", 0)))
+        sizes = tuple(
+            layout.local_shape(value.type.shape)[dim]
+            for layout, value in zip(chosen.results, node.results, strict=True)
+        )
+        return node.with_attrs(split_sizes=sizes)
+    if node.target == "aten.embedding.default" and _split(chosen.operands[0], 0):
+        return _with_start(node, "autopar.embedding_shard", chosen.operands[0], shapes[0], 0)
+    if node.target == "autopar.cross_entropy_stats" and shapes[0] is not None:
+        dim = len(shapes[0]) - 1
+        return _with_start(node, node.target, chosen.operands[0], shapes[0], dim)
+    if node.target == "aten.scaled_dot_product_attention.default" and node.attr("is_causal") is True:
+        assert shapes[0] is not None
+        dim = len(shapes[0]) - 2
+        if _split(chosen.operands[0], dim):
+            made = _with_start(node, "autopar.sdpa_rows", chosen.operands[0], shapes[0], dim)
+            kept = {key: value for key, value in made.attrs if key in ("scale", "start")}
+            return Node(results=made.results, target=made.target, operands=made.operands[:3],
+                        attrs=tuple(sorted(kept.items())), source=made.source)  # fmt: skip
+    return node
+
+
+def _split(layout: Layout | None, dim: int) -> bool:
+    return layout is not None and bool(layout.owners(dim))
+
+
+def _with_start(
+    node: Node, target: str, layout: Layout | None, shape: tuple[int, ...] | None, dim: int
+) -> Node:
+    """The node renamed, with ``start``: (axis, stride) pairs that add up to the first global index."""
+    assert layout is not None and shape is not None
+    start: list[Attr] = []
+    end = 1
+    for outer, size, axis in layout.owners(dim):
+        if outer != end:
+            raise IRError(f"{node.results[0].name} = {node.target}: dim {dim} is split in strides, {layout}")
+        end = outer * size
+        start.append((axis, shape[dim] // end))
+    attrs = {**dict(node.attrs), "start": tuple(start)}
+    return Node(
+        results=node.results,
+        target=target,
+        operands=node.operands,
+        attrs=tuple(sorted(attrs.items())),
+        source=node.source,
+    )

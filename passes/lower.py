@@ -1,0 +1,205 @@
+"""Folded graph + assignment → ``Program``.
+
+Each graph is lowered once per distinct variant; a call becomes one call for each run of equal variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from autopar.ir.graph import SOURCES, Graph, Node, Value
+from autopar.ir.layout import Layout, Partial, R
+from autopar.ir.mesh import Mesh
+from autopar.ir.program import MICROBATCH_AXIS, Parameter, Program
+from autopar.ir.types import TensorType
+from autopar.ir.verify import verify
+from autopar.passes.assignment import Assignment, Variant
+from autopar.passes.build import Model
+from autopar.passes.conversions import Conversions
+from autopar.passes.lower_graph import CallLayouts, Lowered, lower_graph
+from autopar.passes.prologue import enter, make_prologue, without_time
+
+
+def lower(model: Model, assignment: Assignment, conversions: Conversions, microbatches: int) -> Program:
+    """The program of an assignment.
+
+    Requires: ``assignment`` belongs to ``model``; ``conversions`` prices the same mesh. Ensures: every
+    value has a layout, every operand of an operation is in the layout that its strategy needs.
+    """
+    return _Lowering(model, assignment, conversions, microbatches).run()
+
+
+@dataclass(eq=False)
+class _Lowering:
+    model: Model
+    assignment: Assignment
+    conversions: Conversions
+    microbatches: int
+    blocks: dict[str, tuple[Variant, Lowered]] = field(default_factory=dict)
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+
+    def run(self) -> Program:
+        graph, mesh = self.model.graph, self.assignment.mesh
+        base = Mesh(tuple(axis for axis in mesh.axes if axis[0] != MICROBATCH_AXIS))
+        runs: dict[str, list[tuple[int, str]]] = {}
+        calls: dict[str, CallLayouts] = {}
+        for node in graph.nodes:
+            if node.target == "call":
+                name = node.results[0].name
+                runs[name] = [
+                    (repeat, self._block(variant)) for repeat, variant in self.assignment.calls[name]
+                ]
+                calls[name] = self._call_layouts(node, runs[name])
+        outputs = [self._returned(name) for name in graph.outputs]
+        main = lower_graph(
+            self.model,
+            graph,
+            self.assignment.main,
+            self.conversions,
+            mesh,
+            outputs=outputs,
+            calls=calls,
+            root=True,
+        )
+        self._parameters(main, "")
+        nodes = tuple(made for node in main.graph.nodes for made in self._expand(node, runs))
+        blocks = tuple(lowered.graph for _, lowered in self.blocks.values())
+        lowered = replace(main.graph, nodes=nodes, name="main", blocks=blocks)
+        prologue = None
+        if main.crossing:
+            prologue = make_prologue(self.model, self.assignment.main, self.conversions, main.crossing, base)
+            lowered = enter(lowered, main.crossing)
+        lowered = live(lowered)
+        for made in (lowered, *([prologue] if prologue else [])):
+            verify(made, after="lower")
+        self._unused(base)
+        return Program(
+            mesh=base, graph=lowered, parameters=tuple(self.parameters.values()), data_axes=self._data_axes(lowered),
+            microbatches=self.microbatches, prologue=prologue,
+            recompute=tuple(name for name, (variant, _) in self.blocks.items() if variant.mode.recompute),
+            zero={"": self.assignment.main.mode.zero, **{n: v.mode.zero for n, (v, _) in self.blocks.items()}},
+            loss=lowered.outputs[graph.outputs.index(self.model.loss)],
+        )  # fmt: skip
+
+    def _returned(self, name: str) -> Layout | None:
+        """Layout of an output: the loss whole, sums settled, all else as it is made (None)."""
+        if name == self.model.loss:
+            return Layout.replicated(self.assignment.mesh)
+        node = self.model.graph.producers()[name]
+        chosen = self.assignment.main.nodes.get(node.results[0].name)
+        if chosen is None:
+            return None
+        layout = chosen.results[[value.name for value in node.results].index(name)]
+        sums = [axis for axis in layout.mesh.names if isinstance(layout[axis], Partial)]
+        for axis in sums:
+            layout = layout.replace(axis, R)
+        return layout if sums else None
+
+    def _block(self, variant: Variant) -> str:
+        """Name of the lowered block of this variant, lowered on first sight."""
+        for name, (known, _) in self.blocks.items():
+            if known == variant:
+                return name
+        graph = self.model.graph.block(variant.graph)
+        lowered = lower_graph(
+            self.model, graph, variant, self.conversions, self.assignment.mesh, outputs=[None] * len(graph.outputs),
+            calls={}, root=False,
+        )  # fmt: skip
+        count = sum(known.graph == variant.graph for known, _ in self.blocks.values())
+        name = variant.graph if count == 0 else f"{variant.graph}.{count}"
+        self.blocks[name] = (variant, replace(lowered, graph=replace(lowered.graph, name=name)))
+        return name
+
+    def _call_layouts(self, node: Node, runs: list[tuple[int, str]]) -> CallLayouts:
+        order = [
+            source.result.name for source in self.model.graph.block(str(node.attr("block"))).sources("input")
+        ]
+        first, last = self.blocks[runs[0][1]], self.blocks[runs[-1][1]]
+        return CallLayouts(
+            operands=tuple(first[0].inputs[name] for name in order), results=_output_layouts(last[1].graph)
+        )
+
+    def _expand(self, node: Node, runs: Mapping[str, list[tuple[int, str]]]) -> tuple[Node, ...]:
+        """A call as one call a run of equal variants."""
+        if node.target != "call":
+            return (node,)
+        slots = node.attr("params")
+        assert isinstance(slots, tuple)
+        carried, done, made = len(node.results), 0, []
+        current = node.operands[:carried]
+        found = runs[node.results[0].name]
+        for index, (repeat, block) in enumerate(found):
+            results = node.results
+            if index < len(found) - 1:
+                layouts = _output_layouts(self.blocks[block][1].graph)
+                results = tuple(
+                    Value(f"{value.name}.run{index}", value.type, layout)
+                    for value, layout in zip(node.results, layouts, strict=True)
+                )
+            here = slots[done : done + repeat]
+            call = replace(node, results=results, operands=(*current, *node.operands[carried:]))
+            made.append(call.with_attrs(block=block, count=repeat, params=here))
+            for offset, names in enumerate(here):
+                assert isinstance(names, tuple)
+                group = f"{node.results[0].name}/{done + offset}"
+                self._parameters(self.blocks[block][1], group, tuple(map(str, names)))
+            current = tuple(value.name for value in results)
+            done += repeat
+        return tuple(made)
+
+    def _parameters(self, lowered: Lowered, group: str, slots: tuple[str, ...] = ()) -> None:
+        """Parameters and buffers of the root or of one call. ``slots``: names that fill a block's."""
+        for node in lowered.graph.nodes:
+            if node.target in SOURCES and node.target != "input":
+                slot = node.attr("slot")
+                fqn = slots[slot] if isinstance(slot, int) else str(node.attr("fqn"))
+                assert node.result.layout is not None
+                self._parameter(
+                    fqn,
+                    without_time(node.result.layout),
+                    lowered.runtime_axes.get(node.result.name, ()),
+                    group,
+                )
+
+    def _parameter(self, fqn: str, layout: Layout, axes: tuple[str, ...], group: str) -> None:
+        stored = self.model.parameters[fqn]
+        self.parameters[fqn] = Parameter(
+            fqn=fqn, type=TensorType(stored.dtype, stored.shape), compute_dtype=stored.compute_dtype, layout=layout,
+            trainable=stored.trainable and not stored.buffer, buffer=stored.buffer, runtime_axes=axes, group=group,
+        )  # fmt: skip
+
+    def _unused(self, mesh: Mesh) -> None:
+        """Parameters that the loss does not depend on are kept whole: they have no gradient."""
+        for fqn in self.model.parameters:
+            if fqn not in self.parameters:
+                self._parameter(fqn, Layout.replicated(mesh), (), "")
+
+    def _data_axes(self, graph: Graph) -> tuple[str, ...]:
+        """Axes that split the batch of the inputs, outermost first."""
+        axes: dict[str, None] = {}
+        for node in graph.sources("input"):
+            batch, _ = self.model.settings.inputs.get(str(node.attr("name")), (None, None))
+            if node.result.layout is not None and batch is not None:
+                axes.update(
+                    {axis: None for _, _, axis in node.result.layout.owners(batch) if axis != MICROBATCH_AXIS}
+                )
+        return tuple(axes)
+
+
+def _output_layouts(graph: Graph) -> tuple[Layout, ...]:
+    values = graph.values()
+    layouts = tuple(values[name].layout for name in graph.outputs)
+    assert all(layout is not None for layout in layouts)
+    return layouts  # type: ignore[return-value]
+
+
+def live(graph: Graph) -> Graph:
+    """Without nodes that nothing needs; inputs stay, they are the program's signature."""
+    wanted = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if node.target == "input" or any(value.name in wanted for value in node.results):
+            wanted.update(node.uses())
+            kept.append(node)
+    return replace(graph, nodes=tuple(reversed(kept)))

@@ -1,0 +1,203 @@
+"""A search's result as a ``Plan``: data that the runtime, the command line and a reader need."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autopar.cost_model import optimizer_state_bytes
+from autopar.ir.graph import SOURCES, Graph
+from autopar.ir.layout import Layout
+from autopar.ir.mesh import Mesh
+from autopar.ir.plan import (
+    BlockInfo,
+    Fingerprint,
+    GraphInfo,
+    Memory,
+    Plan,
+    ProfileInfo,
+    StepTime,
+)
+from autopar.ir.program import Program
+from autopar.ir.text import print_graph
+from autopar.ir.types import TensorType
+from autopar.passes.account import collectives, compute_ns, islands, placed, priced, used_layout, work
+from autopar.passes.assignment import Assignment, Variant, to_plan
+from autopar.passes.build import Model
+from autopar.passes.patterns import patterns
+from autopar.passes.prologue import without_time
+from autopar.passes.search import Found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for, as far as the plan records it."""
+
+    name: str
+    mixed_precision: str | None
+    memory_bytes: int
+    tied: tuple[tuple[str, ...], ...]
+    graph_nodes: int
+    rng: str = "exact"
+
+
+def fingerprint(model: Model, tied: tuple[tuple[str, ...], ...]) -> Fingerprint:
+    """What a plan must be run with: the graph (without names), parameters, ties, inputs."""
+    text = print_graph(model.graph)
+    return Fingerprint(
+        graph_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        parameters={fqn: str(TensorType(p.dtype, p.shape)) for fqn, p in sorted(model.parameters.items())},
+        inputs={str(node.attr("name")): str(node.result.type) for node in model.graph.sources("input")},
+        tied=tied,
+    )
+
+
+def make_plan(model: Model, found: Found, assignment: Assignment, program: Program, request: Request) -> Plan:
+    """Requires: ``program`` is the lowering of ``assignment``, which is ``found``'s."""
+    items = list(work(model, assignment, found.pricing, found.microbatches))
+    objective_ns = found.solution.objective_ns
+    compute = min(compute_ns(items, found.pricing), objective_ns)
+    gap = (objective_ns - found.bound_ns) / objective_ns if objective_ns else 0.0
+    used, kept = _placements(model, assignment, program, found.mesh)
+    modes = _modes(model, assignment)
+    cluster, profile = found.pricing.cluster, found.pricing.profile
+    return Plan(
+        model=request.name, cluster=cluster.to_dict(), world_size=cluster.world_size,
+        objective_s=objective_ns / 1e9, lower_bound_s=found.bound_ns / 1e9, gap=gap, proven_optimal=gap <= 1e-6,
+        status="optimal" if gap <= 1e-6 else "feasible" if found.complete else "time limit",
+        mesh=dict(found.mesh.axes), axes=found.mesh.names, num_microbatches=found.microbatches,
+        optimizer=model.settings.optimizer,
+        mixed_precision=request.mixed_precision, rng=request.rng,
+        zero={name: zero for name, (zero, _) in modes.items()},
+        recompute={name: text for name, (_, text) in modes.items()},
+        step_time_s=StepTime(compute=compute / 1e9, exposed_comm=(objective_ns - compute) / 1e9, bubble=0.0),
+        memory=Memory(
+            budget_bytes=request.memory_bytes, peak_bytes=(found.solution.bytes,), parts=_memory(model, found, program)
+        ),
+        blocks=tuple(
+            BlockInfo(name=block.name, count=_calls(model.graph, block.name), nodes=_operations(block))
+            for block in model.graph.blocks
+        ),
+        graph=GraphInfo(
+            nodes=request.graph_nodes,
+            folded_nodes=_operations(model.graph) + sum(map(_operations, model.graph.blocks)),
+        ),
+        placements=used, storage=kept, islands=islands(items), collectives=collectives(program),
+        profile=ProfileInfo(name=profile.name, sha256=profile.sha256, priced=priced(items, found.pricing)),
+        fingerprint=fingerprint(model, request.tied), assignment=to_plan(assignment),
+        search={
+            "solve_evaluations": found.evaluations, "candidates": found.candidates, "variables": found.variables,
+        },
+    )  # fmt: skip
+
+
+def _operations(graph: Graph) -> int:
+    return sum(node.target not in (*SOURCES, "call") for node in graph.nodes)
+
+
+def _calls(graph: Graph, block: str) -> int:
+    return sum(
+        int(str(n.attr("count"))) for n in graph.nodes if n.target == "call" and n.attr("block") == block
+    )
+
+
+def _modes(model: Model, assignment: Assignment) -> dict[str, tuple[int, str]]:
+    """ZeRO level and recomputation of the root ("") and of each block; runs that differ count from 0."""
+    found = {"": (assignment.main.mode.zero, "none")}
+    for graph, variant, count in placed(model, assignment):
+        if graph is not model.graph:
+            text = "full" if variant.mode.recompute else "none"
+            name = graph.name
+            if found.get(name, (variant.mode.zero, text)) != (variant.mode.zero, text):
+                name = f"{name} (×{count})"
+            found[name] = (variant.mode.zero, text)
+    return found
+
+
+def _placements(
+    model: Model, assignment: Assignment, program: Program, mesh: Mesh
+) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+    """Parameters as used and as kept, equal names of repeated layers written once with ``*``."""
+    used: dict[str, dict[str, str]] = {}
+    for fqn, layout in _used(model, assignment).items():
+        used[fqn] = {axis: layout.axis_text(axis).replace("R*", "R") for axis in mesh.names}
+    kept = {}
+    levels = _levels(model, assignment)
+    for parameter in program.parameters:
+        if parameter.fqn in used:
+            level = levels.get(parameter.fqn, assignment.main.mode.zero)
+            kept[parameter.fqn] = _kept(parameter.layout, parameter.runtime_axes if level == 3 else ())
+    return patterns(used), patterns(kept)
+
+
+def _kept(layout: Layout, sharded: tuple[str, ...]) -> dict[str, str]:
+    texts = {axis: layout.axis_text(axis) for axis in layout.mesh.names}
+    return {axis: "S(0)" if axis in sharded else text for axis, text in texts.items()}
+
+
+def _levels(model: Model, assignment: Assignment) -> dict[str, int]:
+    found = {}
+    for names, variant in _instances(model, assignment):
+        found.update(dict.fromkeys(names.values(), variant.mode.zero))
+    return found
+
+
+def _instances(model: Model, assignment: Assignment) -> list[tuple[dict[int, str], Variant]]:
+    """(slot → name, variant) of every call of every block."""
+    found = []
+    for node in model.graph.nodes:
+        if node.target != "call":
+            continue
+        params = node.attr("params")
+        assert isinstance(params, tuple)
+        runs = [v for repeat, v in assignment.calls[node.results[0].name] for _ in range(repeat)]
+        for names, variant in zip(params, runs, strict=True):
+            assert isinstance(names, tuple)
+            found.append(({slot: str(name) for slot, name in enumerate(names)}, variant))
+    return found
+
+
+def _used(model: Model, assignment: Assignment) -> Mapping[str, Layout]:
+    found: dict[str, Layout] = {}
+    seen: dict[tuple[str, int], dict[int, Layout]] = {}
+    for node in model.graph.sources("param"):
+        layout = used_layout(assignment.main, model.graph, node.result.name)
+        if layout is not None:
+            found[str(node.attr("fqn"))] = without_time(layout)
+    for names, variant in _instances(model, assignment):
+        block = model.graph.block(variant.graph)
+        key = (variant.graph, id(variant))
+        if key not in seen:
+            seen[key] = {
+                int(str(node.attr("slot"))): without_time(layout)
+                for node in block.sources("param")
+                if (layout := used_layout(variant, block, node.result.name)) is not None
+            }
+        found.update({names[slot]: layout for slot, layout in seen[key].items()})
+    return found
+
+
+def _memory(model: Model, found: Found, program: Program) -> dict[str, int]:
+    """Bytes on one device by what they are for; activations are what is left of the total."""
+    parts = {"parameters": 0, "gradients": 0, "optimizer": 0}
+    levels = _levels(model, found.assignment)
+    for parameter in program.parameters:
+        owned = (
+            parameter.runtime_axes if levels.get(parameter.fqn, found.assignment.main.mode.zero) == 3 else ()
+        )
+        share = 1
+        for axis in owned:
+            share *= program.mesh.size(axis)
+        local = parameter.layout.local_shape(parameter.type.shape)
+        size = TensorType(parameter.type.dtype, local).nbytes
+        parts["parameters"] += -(-size // share)
+        if parameter.trainable:
+            parts["gradients"] += -(-size // share)
+            state = optimizer_state_bytes(
+                model.settings.optimizer, local, parameter.type.dtype, found.pricing.profile
+            )
+            parts["optimizer"] += -(-state // share)
+    parts["transient"] = found.solution.transient_bytes
+    rest = found.solution.bytes - sum(parts.values())
+    return {**parts, "activations": max(0, rest)}

@@ -1,0 +1,80 @@
+"""From a traced graph to what the search works on: the training program's graph, folded, with its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autopar.ir.errors import UsageError
+from autopar.ir.graph import Graph
+from autopar.ir.verify import verify
+from autopar.passes.build import Model, node_shapes
+from autopar.passes.candidate import Settings, StoredParameter
+from autopar.passes.canonicalize import canonicalize
+from autopar.passes.facts import facts
+from autopar.passes.fold import fold
+from autopar.passes.losses import open_losses
+from autopar.passes.lower import live
+from autopar.passes.positions import instantiate_rules
+from autopar.passes.unfold import apart
+
+
+def canonical_graph(graph: Graph) -> Graph:
+    """What the search works on: canonical, live, cross-entropy in its parts."""
+    found = open_losses(canonicalize(live(graph)))
+    verify(found, after="canonicalize")
+    return found
+
+
+def needed_for(graph: Graph, value: str) -> frozenset[str]:
+    """First results of the main graph's nodes that ``value`` depends on."""
+    wanted, names = {value}, []
+    for node in reversed(graph.nodes):
+        if any(result.name in wanted for result in node.results):
+            wanted.update(node.uses())
+            names.append(node.results[0].name)
+    return frozenset(names)
+
+
+def input_dims(graph: Graph) -> dict[str, tuple[int | None, int | None]]:
+    """(batch dim, sequence dim) of each input.
+
+    The batch is dim 0 of the first input that has dims, and dim 0 of every input of the same extent; the
+    sequence is dim 1 of token-like inputs (integers, or vectors a position).
+    """
+    shapes = {str(node.attr("name")): node.result.type for node in graph.sources("input")}
+    batch = next((kind.shape[0] for kind in shapes.values() if kind.shape), None)
+    found: dict[str, tuple[int | None, int | None]] = {}
+    for name, kind in shapes.items():
+        first = 0 if kind.shape and kind.shape[0] == batch else None
+        tokens = len(kind.shape) >= 2 and (not kind.is_float or len(kind.shape) == 3)
+        found[name] = (first, 1 if tokens and first == 0 else None)
+    return found
+
+
+def prepare(
+    graph: Graph,
+    loss: int | None,
+    parameters: Mapping[str, StoredParameter],
+    settings: Settings,
+    *,
+    folded: bool = True,
+    shared: bool = True,
+) -> Model:
+    """Requires: ``graph`` from ``canonical_graph``; ``loss`` is the index of the loss among its outputs.
+
+    ``shared=False`` searches every call of a block by itself, ``folded=False`` sees no blocks at all (then the
+    whole model is one unit of overlap, ZeRO and recomputation). Raises UsageError for a model without a loss.
+    """
+    if loss is None:
+        raise UsageError(
+            "the model returns no loss; pass labels among the example inputs, or loss_fn=(output, target) -> loss"
+        )
+    found = fold(graph) if folded else graph
+    found = found if shared else apart(found)
+    verify(found, after="fold")
+    known = facts(found)
+    return Model(
+        graph=found, rules=instantiate_rules(found), facts=known, shapes=node_shapes(found, known),
+        parameters=parameters, settings=settings, loss=found.outputs[loss],
+        live=needed_for(found, found.outputs[loss]),
+    )  # fmt: skip

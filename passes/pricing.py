@@ -1,0 +1,129 @@
+"""Nanoseconds of one node's strategy and of one layout change, for one mesh on one cluster."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from autopar.cost_model import (
+    Cluster,
+    CostProfile,
+    Group,
+    OpCost,
+    collective_s,
+    overlap_fraction,
+    slowest_compute_s,
+)
+from autopar.ir.convert import COLLECTIVES, Step, local_numel
+from autopar.ir.graph import Node
+from autopar.ir.layout import Layout
+from autopar.ir.mesh import Mesh
+from autopar.ir.optable import row
+from autopar.ir.program import MICROBATCH_AXIS
+from autopar.ir.rules import NodeRule
+from autopar.ir.types import DTYPE_BYTES, TensorType
+from autopar.passes.strategies import Choice, NodeShapes, Strategy
+
+
+def nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pricing:
+    """Prices on ``mesh`` (with its microbatch axis); ``groups``: where each axis lies on the cluster."""
+
+    mesh: Mesh
+    cluster: Cluster
+    profile: CostProfile
+    groups: Mapping[str, Group]
+
+    @functools.cached_property
+    def overlap(self) -> float:
+        """Share of compute behind which communication can hide, on the worst device."""
+        return min(overlap_fraction(device, self.profile) for device in self.cluster.devices)
+
+    def collective_ns(self, kind: str, payload_bytes: int, axis: str) -> int:
+        if axis == MICROBATCH_AXIS or kind not in COLLECTIVES:
+            return 0
+        return nanoseconds(collective_s(kind, payload_bytes, self.groups[axis], self.cluster, self.profile))
+
+    def step_ns(self, step: Step, kind: TensorType) -> tuple[int, int]:
+        """Forward and backward nanoseconds of one layout change of a value of type ``kind``."""
+        before = local_numel(step.before, kind.shape) * DTYPE_BYTES[kind.dtype]
+        after = local_numel(step.after, kind.shape) * DTYPE_BYTES[kind.dtype]
+        return self.collective_ns(step.kind, before, step.axis), self.collective_ns(
+            step.backward, after, step.axis
+        )
+
+    def op_costs(
+        self,
+        node: Node,
+        rule: NodeRule,
+        strategy: Strategy,
+        shapes: NodeShapes,
+        types: tuple[TensorType | None, ...],
+    ) -> tuple[OpCost | None, OpCost | None]:
+        """What one device does forward and backward; None where that is nothing. ``types``: operands, results."""
+        entry = row(node)
+        if entry.op_class == "view":
+            return None, None
+        flops = local_flops(entry.flops, rule, strategy.choices, self.mesh)
+        layouts = (*strategy.operands, *strategy.results)
+        locals_ = [
+            (layout.local_shape(kind.shape), kind.dtype)
+            for layout, kind in zip(layouts, types, strict=True)
+            if layout is not None and kind is not None
+        ]
+        moved = sum(math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in locals_)
+        dtype = next((kind.dtype for kind in (*types[::-1],) if kind is not None and kind.is_float), "i64")
+
+        def cost(phase: Literal["forward", "backward"], share: float) -> OpCost:
+            return OpCost(
+                target=node.target, op_class=entry.op_class, dtype=dtype, flops=round(flops * share),
+                bytes=round(moved * share), phase=phase, shapes=tuple(shape for shape, _ in locals_),
+            )  # fmt: skip
+
+        wanted = sum(shapes.grads)
+        if not wanted:
+            return cost("forward", 1.0), None
+        share = entry.backward * (wanted / len(shapes.grads) if entry.op_class == "matmul" else 1.0)
+        return cost("forward", 1.0), cost("backward", share)
+
+    def op_ns(self, cost: OpCost | None) -> int:
+        """Nanoseconds on the slowest device; each cost is looked up once."""
+        if cost is None:
+            return 0
+        if cost not in self._known_ns:
+            self._known_ns[cost] = nanoseconds(slowest_compute_s(cost, self.cluster, self.profile))
+        return self._known_ns[cost]
+
+    @functools.cached_property
+    def _known_ns(self) -> dict[OpCost, int]:
+        return {}
+
+
+def local_flops(columns: str, rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh) -> int:
+    """FLOPs of one device: the table's factors, each divided by the axes that own it."""
+    words = columns.split()
+    if not words:
+        return 0
+    total = 1
+    for word in words:
+        if word.isdigit():
+            total *= int(word)
+            continue
+        prefix = word.startswith("*") or word.endswith("*")
+        stem = word.rstrip("*")
+        for factor, size in rule.sizes.items():
+            if factor == word or (prefix and factor.startswith(stem)):
+                owners = [k for (_, k), c in zip(mesh.axes, choices, strict=True) if c.factor == factor]
+                total *= size // math.prod(owners)
+    return total
+
+
+def local_bytes(layout: Layout, kind: TensorType, dtype: str | None = None) -> int:
+    return local_numel(layout, kind.shape) * DTYPE_BYTES[dtype or kind.dtype]

@@ -1,0 +1,91 @@
+"""What a step needs of the whole batch before its first microbatch, such as the number of valid labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autopar.ir.graph import SOURCES, Graph, Node, Value, renamed
+from autopar.ir.layout import Layout
+from autopar.ir.mesh import Mesh
+from autopar.ir.program import MICROBATCH_AXIS
+from autopar.passes.assignment import Variant
+from autopar.passes.build import Model
+from autopar.passes.conversions import Conversions
+from autopar.passes.lower_graph import lower_graph
+from autopar.passes.positions import node_key
+from autopar.passes.strategies import strategy
+
+
+def without_time(layout: Layout) -> Layout:
+    """The layout on the mesh of the processes."""
+    mesh = Mesh(tuple(axis for axis in layout.mesh.axes if axis[0] != MICROBATCH_AXIS))
+    return Layout.of(mesh, {axis: layout[axis] for axis in mesh.names})
+
+
+def make_prologue(
+    model: Model,
+    main: Variant,
+    conversions: Conversions,
+    crossing: Mapping[tuple[str, Layout], str],
+    mesh: Mesh,
+) -> Graph:
+    """The ancestors of the crossing values, lowered without the microbatch axis.
+
+    Outputs are named as the main graph's inputs will be (``crossing``'s values).
+    """
+    wanted = {name for name, _ in crossing}
+    nodes: list[Node] = []
+    for node in reversed(model.graph.nodes):
+        if any(value.name in wanted for value in node.results):
+            wanted.update(node.uses())
+            nodes.append(node)
+    graph = Graph(
+        name=model.graph.name, nodes=tuple(reversed(nodes)), outputs=tuple(name for name, _ in crossing)
+    )
+    strategies = {}
+    for node in graph.nodes:
+        if node.target not in SOURCES:
+            key, name = node_key(graph, node), node.results[0].name
+            choices = main.nodes[name].choices[: len(mesh.axes)]
+            made = strategy(model.rules[key], choices, model.shapes[key], mesh)
+            assert made is not None
+            strategies[name] = made
+    variant = replace(
+        main, nodes=strategies,
+        storage={name: without_time(layout) for name, layout in main.storage.items()},
+        inputs={name: without_time(layout) for name, layout in main.inputs.items()},
+    )  # fmt: skip
+    outputs = [without_time(layout) for _, layout in crossing]
+    lowered = lower_graph(
+        model, graph, variant, conversions, mesh, outputs=outputs, calls={}, root=True
+    ).graph
+    rename = dict(zip(lowered.outputs, crossing.values(), strict=True))
+    renames = {old: f"{new}.whole" for old, new in rename.items()}
+    nodes = [
+        replace(
+            renamed(node, renames),
+            results=tuple(replace(v, name=renames.get(v.name, v.name)) for v in node.results),
+        )
+        for node in lowered.nodes
+    ]
+    return replace(
+        lowered, name="prologue", nodes=tuple(nodes), outputs=tuple(renames[o] for o in lowered.outputs)
+    )
+
+
+def enter(graph: Graph, crossing: Mapping[tuple[str, Layout], str]) -> Graph:
+    """The main graph with the prologue's results as inputs in place of the conversions over time."""
+    values = graph.values()
+    inputs = [
+        Node(
+            results=(Value(f"{at}.whole", values[at].type, layout),),
+            target="input",
+            attrs=(("name", f"{at}.whole"),),
+        )
+        for (_, layout), at in crossing.items()
+    ]
+    renames = {at: f"{at}.whole" for at in crossing.values()}
+    nodes = [renamed(node, renames) for node in graph.nodes]
+    first = next((i for i, node in enumerate(nodes) if node.target != "input"), len(nodes))
+    return replace(graph, nodes=(*nodes[:first], *inputs, *nodes[first:]))

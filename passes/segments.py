@@ -1,0 +1,208 @@
+"""Variables and tables of one segment of the problem: a block, or the main graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from autopar.ir.layout import Layout
+from autopar.passes.candidate import Mode
+from autopar.passes.conversions import Conversions, hub_sets, tree_ns
+from autopar.passes.facts import Fact
+from autopar.passes.pricing import local_bytes
+from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
+from autopar.passes.storage import Kept
+from autopar.passes.strategies import Strategy
+
+Choice: TypeAlias = "Strategy | Layout | Mode | tuple[Layout, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """``kind``: node, source, hub, carried, shared, out or mode. ``name``: the value (or graph) it decides."""
+
+    kind: str
+    name: str
+    values: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A variable and the layout that each of its entries needs of a value; ``saves``: kept for backward."""
+
+    variable: int
+    needs: tuple[Layout, ...]
+    saves: bool = False
+
+
+@dataclass(eq=False)
+class SegmentBuilder:
+    """Collects variables and tables; variable 0 is the mode."""
+
+    name: str
+    modes: tuple[Mode, ...]
+    microbatches: int
+    conversions: Conversions
+    variables: list[Variable] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.mode = self.variable("mode", self.name, self.modes)
+        self.again = np.array([1 + mode.recompute for mode in self.modes], dtype=np.int64)
+        self.dropped = np.array([mode.recompute for mode in self.modes], dtype=bool)
+
+    def variable(self, kind: str, name: str, values: Sequence[Choice]) -> int:
+        self.variables.append(Variable(kind, name, tuple(values)))
+        return len(self.variables) - 1
+
+    def segment(self) -> Segment:
+        return Segment(
+            name=self.name, domains=tuple(len(v.values) for v in self.variables), tables=tuple(self.tables)
+        )
+
+    def passes_ns(self, forward: IntArray, backward: IntArray) -> IntArray:
+        """Time in a step, a mode axis appended: forward once more where it is recomputed."""
+        time = np.multiply.outer(forward, self.again) + backward[..., None]
+        return np.where(forward[..., None] >= FORBIDDEN, FORBIDDEN, self.microbatches * time)
+
+    def by_mode(self, saved: IntArray) -> tuple[IntArray, IntArray]:
+        """Saved bytes as (held through the step, held while the block runs backward), a mode axis appended."""
+        both = np.repeat(saved[..., None], len(self.modes), axis=-1)
+        return np.where(self.dropped, 0, both), np.where(self.dropped, both, 0)
+
+    def node(
+        self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray
+    ) -> None:
+        """What a node's strategies cost: [strategy] arrays."""
+        time = self.passes_ns(forward, backward)
+        held, dropped = self.by_mode(saved)
+        self.tables.append(Table(
+            variables=(variable, self.mode), sync_ns=time,
+            cover_ns=np.rint(time * self.conversions.pricing.overlap).astype(np.int64),
+            bytes=held, transient_bytes=dropped + transient[:, None],
+        ))  # fmt: skip
+
+    def memory(self, variables: tuple[int, ...], held: IntArray) -> Table:
+        return Table(variables=variables, sync_ns=np.zeros(held.shape, np.int64), bytes=held)
+
+    def equal(
+        self, left: int, left_layouts: Sequence[Layout], right: int, right_layouts: Sequence[Layout]
+    ) -> None:
+        """Two variables stand for the same layout."""
+        if left == right:
+            return
+        same = np.array([[a == b for b in right_layouts] for a in left_layouts])
+        self.tables.append(
+            Table(variables=(left, right), sync_ns=np.where(same, 0, FORBIDDEN).astype(np.int64))
+        )
+
+    def edge(
+        self, value: str, fact: Fact, producer: int, have: Sequence[Layout], consumers: Sequence[Consumer],
+        *, free: Sequence[bool], crosses_time: bool = False,
+    ) -> None:  # fmt: skip
+        """Bring a value from the producer's layouts to its consumers.
+
+        ``free[i]``: the value in the producer's layout i is held anyway, it need not be saved again.
+        """
+        targets, groups = self.targets(value, consumers)
+        haves = list(dict.fromkeys(have))
+        needs = list(dict.fromkeys(layout for group in groups for layout in group))
+        start = self.conversions.matrix(fact, haves, needs, crosses_time=crosses_time)
+        several = any(len(group) > 1 for group in groups)
+        between = self.conversions.matrix(fact, needs, needs, crosses_time=crosses_time) if several else start
+        columns = [self._tree(start, between, [needs.index(t) for t in group]) for group in groups]
+        forward = np.stack([column[0] for column in columns], axis=1)
+        backward = np.stack([column[1] for column in columns], axis=1)
+        saved = self._saved(fact, have, groups, consumers, free)
+        rows = [haves.index(layout) for layout in have]
+        self._attach(producer, targets, forward[rows], backward[rows], saved)
+
+    def kept(self, fact: Fact, producer: int, starts: Sequence[Sequence[Layout]],
+             consumers: Sequence[Consumer], groups: Sequence[tuple[Layout, ...]], targets: tuple[int, IntArray | None],
+             kept: Kept) -> None:  # fmt: skip
+        """A parameter's edge: ``starts[i][g]`` is the layout that conversions start from for storage i, group g."""
+        shape = (len(starts), len(groups))
+        forward, backward = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        saved = np.zeros(shape, np.int64)
+        keepers = {layout for consumer in consumers if consumer.saves for layout in consumer.needs}
+        for i, row in enumerate(starts):
+            for g, group in enumerate(groups):
+                start = self.conversions.matrix(fact, [row[g]], group)
+                between = self.conversions.matrix(fact, group, group)
+                f, b = self._tree(start, between, list(range(len(group))))
+                forward[i, g], backward[i, g] = f[0], b[0]
+                saved[i, g] = sum(
+                    local_bytes(t, fact.type) for t in group
+                    if t in keepers and t.local_shape(fact.type.shape) != row[g].local_shape(fact.type.shape)
+                )  # fmt: skip
+        self._attach(producer, targets, forward, backward, saved, kept)
+
+    def targets(
+        self, value: str, consumers: Sequence[Consumer]
+    ) -> tuple[tuple[int, IntArray | None], list[tuple[Layout, ...]]]:
+        """The variable that decides where the value is needed, and the set that each of its entries means."""
+        if len(consumers) == 1:
+            needs = consumers[0].needs
+            distinct = list(dict.fromkeys(needs))
+            index = np.array([distinct.index(layout) for layout in needs])
+            return (consumers[0].variable, index), [(layout,) for layout in distinct]
+        groups = list(hub_sets([consumer.needs for consumer in consumers]))
+        hub = self.variable("hub", value, groups)
+        for consumer in consumers:
+            inside = np.array([[need in group for need in consumer.needs] for group in groups])
+            self.tables.append(
+                Table(
+                    variables=(hub, consumer.variable),
+                    sync_ns=np.where(inside, 0, FORBIDDEN).astype(np.int64),
+                )
+            )
+        return (hub, None), groups
+
+    def _tree(
+        self, start: tuple[IntArray, IntArray], between: tuple[IntArray, IntArray], at: list[int]
+    ) -> tuple[IntArray, IntArray]:
+        if len(at) == 1:
+            return start[0][:, at[0]], start[1][:, at[0]]
+        square = np.ix_(at, at)
+        forward, backward = tree_ns(
+            (start[0][:, at], start[1][:, at]), (between[0][square], between[1][square])
+        )
+        return np.minimum(forward, FORBIDDEN), backward
+
+    def _saved(
+        self, fact: Fact, have: Sequence[Layout], groups: Sequence[tuple[Layout, ...]],
+        consumers: Sequence[Consumer], free: Sequence[bool],
+    ) -> IntArray:  # fmt: skip
+        keepers = {layout for consumer in consumers if consumer.saves for layout in consumer.needs}
+        bytes_of = {layout: local_bytes(layout, fact.type) for layout in keepers}
+        rows = [
+            [
+                sum(bytes_of[t] for t in group if t in keepers and not (held and t == layout))
+                for group in groups
+            ]
+            for layout, held in zip(have, free, strict=True)
+        ]
+        return np.array(rows, dtype=np.int64).reshape(len(have), len(groups))
+
+    def _attach(
+        self, producer: int, targets: tuple[int, IntArray | None], forward: IntArray, backward: IntArray,
+        saved: IntArray, kept: Kept | None = None,
+    ) -> None:  # fmt: skip
+        variable, index = targets
+        time = self.passes_ns(forward, backward)
+        held, dropped = self.by_mode(saved)
+        hide: IntArray | None = None
+        if kept is not None:
+            time, held, dropped = time + kept.sync_ns, held + kept.bytes, dropped + kept.transient_bytes
+            time, hide = np.minimum(time, FORBIDDEN), kept.hide_ns
+        if index is not None:
+            time, held, dropped = time[:, index], held[:, index], dropped[:, index]
+            hide = None if hide is None else hide[:, index]
+        if variable == producer:
+            raise ValueError("a value's producer and consumer are one variable")
+        self.tables.append(Table(
+            variables=(producer, variable, self.mode), sync_ns=time, hide_ns=hide, bytes=held, transient_bytes=dropped
+        ))  # fmt: skip

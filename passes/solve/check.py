@@ -1,0 +1,81 @@
+"""Check an assignment against the definition in ``autopar.passes.problem``, sharing no code with the solver.
+
+Python integers only, one entry at a time, each numbered constraint where it is checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.ir.errors import IRError
+from autopar.passes.problem import FORBIDDEN, Chain, IntArray, Problem, Segment
+from autopar.passes.solve.solution import CallRuns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """The numbers of a whole assignment. ``bytes`` includes the largest transient."""
+
+    objective_ns: int
+    bytes: int
+    transient_bytes: int
+
+
+def measure_assignment(problem: Problem, root: tuple[int, ...], calls: tuple[CallRuns, ...]) -> Totals:
+    """Return the exact objective and memory of an assignment; raise ``IRError`` if it is not one."""
+    if len(calls) != len(problem.chains):
+        raise IRError(f"{len(calls)} chains assigned, the problem has {len(problem.chains)}")
+    time, held, largest = _instance(problem.root, root)
+    for chain, runs in zip(problem.chains, calls, strict=True):
+        _check_boundary(chain, root, runs)
+        for repeat, values in runs:
+            t, b, w = _instance(chain.segment, values)
+            time += repeat * t
+            held += repeat * b
+            largest = max(largest, w)
+    return Totals(objective_ns=time, bytes=held + largest, transient_bytes=largest)
+
+
+def _instance(segment: Segment, values: tuple[int, ...]) -> tuple[int, int, int]:
+    """Time (1), bytes and transient bytes (2) of one instance, refusing forbidden entries (3)."""
+    if len(values) != len(segment.domains):
+        raise IRError(f"segment {segment.name}: {len(values)} values for {len(segment.domains)} variables")
+    for v, (value, size) in enumerate(zip(values, segment.domains, strict=True)):
+        if not 0 <= value < size:
+            raise IRError(f"segment {segment.name}: variable {v} has value {value} of {size}")
+    sync = hide = cover = held = transient = 0
+    for number, table in enumerate(segment.tables):
+        at = tuple(values[v] for v in table.variables)
+        here = int(table.sync_ns[at])
+        if here >= FORBIDDEN:
+            raise IRError(f"segment {segment.name}: table {number} over {table.variables} forbids {at}")
+        sync += here
+        hide += _at(table.hide_ns, at)
+        cover += _at(table.cover_ns, at)
+        held += _at(table.bytes, at)
+        transient += _at(table.transient_bytes, at)
+    return sync + max(0, hide - cover), held, transient
+
+
+def _at(values: IntArray | None, at: tuple[int, ...]) -> int:
+    return 0 if values is None else int(values[at])
+
+
+def _check_boundary(chain: Chain, root: tuple[int, ...], runs: CallRuns) -> None:
+    name = f"chain {chain.segment.name}"
+    calls = sum(repeat for repeat, _ in runs)
+    if calls != chain.count or any(repeat < 1 for repeat, _ in runs):
+        raise IRError(f"{name}: {calls} calls assigned, expected {chain.count}")
+    entering = [root[r] for r in chain.root_inputs]
+    for number, (repeat, values) in enumerate(runs):
+        if [values[v] for v in chain.inputs] != entering:
+            raise IRError(f"{name}, run {number}: inputs differ from what comes in, {entering} (4, 5)")
+        entering = [values[v] for v in chain.outputs]
+        if repeat > 1 and [values[v] for v in chain.inputs] != entering:
+            raise IRError(
+                f"{name}, run {number}: repeated, but its outputs {entering} are not its inputs (4)"
+            )
+        if [values[v] for v in chain.shared] != [root[r] for r in chain.root_shared]:
+            raise IRError(f"{name}, run {number}: shared values differ from the root's (6)")
+    if entering != [root[r] for r in chain.root_outputs]:
+        raise IRError(f"{name}: the last outputs {entering} differ from the root's (5)")

@@ -1,0 +1,224 @@
+"""Exact bucket elimination for one scalarised cost, and back-substitution.
+
+The cost of an entry is  time * sync + hidden * (hide - cover) + held * bytes + transient * transient_bytes,
+infinite where the entry is forbidden. For each variable in the plan's order: add up all tables that hold
+it, minimise over it, keep the sum for back-substitution. The best values of the eliminated variables are
+looked up only for the assignments of the kept variables that are asked for, many at a time.
+
+Where the buckets of a plan would hold more than ``CAP_ENTRIES`` entries, one variable is fixed to each of
+its values in turn (*conditioning*) and the smaller problems are eliminated one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autopar.ir.errors import LimitReachedError
+from autopar.passes.problem import IntArray, Segment, Table
+from autopar.passes.solve.plan import Bucket, FloatArray, Plan, make_plan
+
+CAP_ENTRIES = 1 << 24
+CAP_BRANCHES = 1 << 12
+AT_ONCE = 1 << 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """What one unit of each number costs in the scalarised objective of one segment."""
+
+    time: float
+    hidden: float
+    held: float
+    transient: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """One finished elimination: ``table`` over the kept variables and all values the buckets joined."""
+
+    plan: Plan
+    table: FloatArray
+    values: tuple[FloatArray, ...]
+
+    def assign(self, kept: IntArray) -> IntArray:
+        """Return best full assignments (variables, E) for assignments (kept variables, E)."""
+        full = np.zeros((len(self.plan.domains), kept.shape[1]), dtype=np.int64)
+        full[list(self.plan.kept)] = kept
+        for bucket in reversed(self.plan.buckets):
+            full[bucket.scope[0]] = self.column(bucket, full).argmin(axis=0)
+        return full
+
+    def column(self, bucket: Bucket, assignments: IntArray) -> FloatArray:
+        """The joined bucket (values of its variable, E) where the others are as in (variables, E)."""
+        total: FloatArray = np.zeros((self.plan.domains[bucket.scope[0]], assignments.shape[1]))
+        for index, shape in bucket.parts:
+            at = [assignments[v] for v, size in zip(bucket.scope[1:], shape[1:], strict=True) if size > 1]
+            part = self.values[index].reshape([shape[0], *(size for size in shape[1:] if size > 1)])
+            total += part[(slice(None), *at)] if at else part[:, None]
+        return total
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BranchedRun:
+    """A conditioned elimination. Branches are run again for the assignments that need them."""
+
+    eliminator: Eliminator
+    prices: Prices
+    extras: tuple[FloatArray, ...]
+    tables: FloatArray
+    table: FloatArray
+
+    def assign(self, kept: IntArray) -> IntArray:
+        """Return best full assignments (variables, E) for assignments (kept variables, E)."""
+        branch = self.tables[(slice(None), *kept)].argmin(axis=0)
+        full = np.zeros((len(self.eliminator.segment.domains), kept.shape[1]), dtype=np.int64)
+        for value in range(len(self.eliminator.children)):
+            mine = np.flatnonzero(branch == value)
+            if mine.size:
+                run = self.eliminator.branch(value, self.prices, self.extras)
+                full[:, mine] = run.assign(kept[:, mine])
+                full[self.eliminator.condition, mine] = value
+        return full
+
+
+class Eliminator:
+    """A segment prepared for elimination down to ``kept``, to be run under any prices."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        *,
+        kept: Sequence[int],
+        extras: Sequence[tuple[int, ...]] = (),
+        cap_entries: int = CAP_ENTRIES,
+        branches: int = 1,
+    ) -> None:
+        self.segment = segment
+        self.extras = tuple(extras)
+        self.plan = make_plan(segment, kept=kept, extras=extras)
+        self.condition = -1
+        self.children: tuple[Eliminator, ...] = ()
+        boundary = math.prod(segment.domains[v] for v in kept)
+        if boundary > CAP_ENTRIES:
+            raise LimitReachedError(
+                f"segment {segment.name}: a table over its boundary would hold {boundary} entries, at most "
+                f"{CAP_ENTRIES} are allowed; offer fewer strategies for the values that enter and leave it"
+            )
+        if self.plan.entries > max(cap_entries, 8 * boundary):
+            self.condition = _most_expensive(self.plan)
+        if self.condition >= 0:
+            size = segment.domains[self.condition]
+            if branches * size > CAP_BRANCHES:
+                raise LimitReachedError(
+                    f"segment {segment.name} is too entangled for exact elimination: more than "
+                    f"{CAP_BRANCHES} branches of {cap_entries} entries; offer fewer strategies or hubs"
+                )
+            self.children = tuple(
+                Eliminator(
+                    _fix(segment, self.condition, value),
+                    kept=kept,
+                    extras=extras,
+                    cap_entries=cap_entries,
+                    branches=branches * size,
+                )
+                for value in range(size)
+            )
+        self._floats = self.plan.numbers.astype(np.float64)
+
+    def run(self, prices: Prices, extras: Sequence[FloatArray] = ()) -> Run | BranchedRun:
+        """Eliminate under ``prices``; ``extras`` are added to the objective as they are."""
+        if self.children:
+            tables = np.stack([self.branch(i, prices, extras).table for i in range(len(self.children))])
+            return BranchedRun(
+                eliminator=self, prices=prices, extras=tuple(extras), tables=tables, table=tables.min(axis=0)
+            )
+        values = [*self._price(prices), *self.plan.arranged(extras)]
+        for bucket in self.plan.buckets:
+            values.append(_message(bucket, values, self.plan.domains))
+        shape = tuple(self.plan.domains[v] for v in self.plan.kept)
+        table = np.zeros(shape)
+        for index, part in self.plan.last:
+            table = table + values[index].reshape(part)
+        return Run(plan=self.plan, table=table, values=tuple(values))
+
+    def branch(self, value: int, prices: Prices, extras: Sequence[FloatArray]) -> Run | BranchedRun:
+        """Eliminate with the conditioned variable at ``value``."""
+        cut = [
+            x.take([value], axis=scope.index(self.condition)) if self.condition in scope else x
+            for x, scope in zip(extras, self.extras, strict=True)
+        ]
+        return self.children[value].run(prices, cut)
+
+    def _price(self, prices: Prices) -> list[FloatArray]:
+        sync, net, held, transient = self._floats
+        cost = sync * prices.time
+        for price, numbers in ((prices.hidden, net), (prices.held, held), (prices.transient, transient)):
+            if price != 0.0:
+                cost += price * numbers
+        cost[self.plan.blocked] = np.inf
+        plan = self.plan
+        ends = (*plan.offsets[1:], cost.size) if plan.scopes else ()
+        return [
+            cost[a:b].reshape([plan.domains[v] for v in scope])
+            for a, b, scope in zip(plan.offsets, ends, plan.scopes, strict=True)
+        ]
+
+
+def _message(bucket: Bucket, values: Sequence[FloatArray], domains: Sequence[int]) -> FloatArray:
+    """The joined bucket minimised over its variable; a large one is joined one value at a time."""
+    parts = [values[index].reshape(shape) for index, shape in bucket.parts]
+    if not parts:
+        return np.zeros(tuple(domains[v] for v in bucket.scope[1:]))
+    total = parts[0]
+    for part in parts[1:-1]:
+        total = total + part
+    if len(parts) == 1:
+        return np.asarray(total.min(axis=0))
+    shape = np.broadcast_shapes(total.shape, parts[-1].shape)
+    if math.prod(shape) <= AT_ONCE:
+        return np.asarray((total + parts[-1]).min(axis=0))
+    best = np.empty(shape[1:])
+    here = np.empty(shape[1:])
+    for value in range(shape[0]):
+        np.add(total[value], parts[-1][value], out=here if value else best)
+        if value:
+            np.minimum(best, here, out=best)
+    return best
+
+
+def _most_expensive(plan: Plan) -> int:
+    """The eliminated variable in the most bucket entries, lowest index first; -1 if none has a choice."""
+    weight = [0] * len(plan.domains)
+    for bucket in plan.buckets:
+        size = math.prod(plan.domains[v] for v in bucket.scope)
+        for v in bucket.scope:
+            if plan.domains[v] > 1:
+                weight[v] += size
+    free = [v for v in range(len(plan.domains)) if v not in plan.kept and plan.domains[v] > 1]
+    return max(free, key=lambda v: (weight[v], -v), default=-1)
+
+
+def _fix(segment: Segment, variable: int, value: int) -> Segment:
+    def cut(table: Table) -> Table:
+        if variable not in table.variables:
+            return table
+        axis = table.variables.index(variable)
+
+        def take(values: IntArray | None) -> IntArray | None:
+            return None if values is None else values.take([value], axis=axis)
+
+        return replace(
+            table,
+            sync_ns=table.sync_ns.take([value], axis=axis),
+            hide_ns=take(table.hide_ns),
+            cover_ns=take(table.cover_ns),
+            bytes=take(table.bytes),
+            transient_bytes=take(table.transient_bytes),
+        )
+
+    domains = tuple(1 if v == variable else d for v, d in enumerate(segment.domains))
+    return replace(segment, domains=domains, tables=tuple(cut(t) for t in segment.tables))

@@ -1,0 +1,194 @@
+"""The fixed part of an elimination: buckets, shapes and the segment's numbers, laid out once.
+
+Every array of a plan has its axes sorted by elimination position (first eliminated first, kept variables
+last in the order given), so that tables and messages join by reshape alone, and the tables of a segment are
+views of one flat vector, so that pricing them is a handful of vector operations.
+
+Variables with one value stand in no array, unless they are kept: there is nothing to choose, and with
+them an array could have more axes than numpy knows (a model on one device has hundreds).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
+from autopar.passes.solve.order import elimination_order
+
+FloatArray = npt.NDArray[np.float64]
+
+SYNC, NET, BYTES, TRANSIENT = range(4)
+"""Rows of ``Plan.numbers``; NET is hide - cover."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bucket:
+    """Join ``parts`` (value index, shape to join by), small ones first, and minimise over ``scope[0]``."""
+
+    scope: tuple[int, ...]
+    parts: tuple[tuple[int, tuple[int, ...]], ...]
+    tables: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """How to eliminate all variables but ``kept``. Values are indexed tables, then extras, then messages."""
+
+    domains: tuple[int, ...]
+    kept: tuple[int, ...]
+    scopes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    numbers: IntArray
+    blocked: npt.NDArray[np.bool_]
+    extras: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    buckets: tuple[Bucket, ...]
+    last: tuple[tuple[int, tuple[int, ...]], ...]
+    entries: int
+
+    def arranged(self, extras: Sequence[FloatArray]) -> list[FloatArray]:
+        """The run-time tables without their decided variables, axes in the order of elimination."""
+        return [
+            np.transpose(table.reshape(shape), axes)
+            for table, (shape, axes) in zip(extras, self.extras, strict=True)
+        ]
+
+    def measure(self, assignments: IntArray) -> IntArray:
+        """Return the sums (4, E) of sync, net, bytes, transient of assignments (variables, E)."""
+        total = np.zeros((4, assignments.shape[1]), dtype=np.int64)
+        for table in range(len(self.scopes)):
+            total += self.numbers[:, self.entry(table, assignments)]
+        return total
+
+    def smallest(self) -> IntArray:
+        """Return (4, tables): the least number of each kind that an entry which is allowed has, else 0."""
+        if not self.scopes:
+            return np.zeros((4, 0), dtype=np.int64)
+        none = np.int64(1 << 62)
+        low = np.minimum.reduceat(np.where(self.blocked, none, self.numbers), self.offsets, axis=1)
+        return np.where(low == none, 0, low)
+
+    def entry(self, table: int, assignments: IntArray) -> IntArray:
+        """Return the flat index of the entry of ``table`` that each assignment stands at."""
+        index = np.zeros(assignments.shape[1], dtype=np.int64)
+        for v in self.scopes[table]:
+            index = index * self.domains[v] + assignments[v]
+        return index + self.offsets[table]
+
+
+def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[int, ...]] = ()) -> Plan:
+    """Lay out ``segment`` for elimination down to ``kept``.
+
+    ``extras`` are the scopes of tables known only at run time; a scope may name a variable once only.
+    """
+    domains = segment.domains
+    free = frozenset(v for v, size in enumerate(domains) if size > 1).union(kept)
+    segment = replace(segment, tables=tuple(_without_decided(table, free) for table in segment.tables))
+    extras = [tuple(v for v in scope if v in free) for scope in extras]
+    order = elimination_order(domains, [*(t.variables for t in segment.tables), *extras], kept)
+    position = {v: i for i, v in enumerate((*order, *kept))}
+    merged = _merge(segment, position)
+    scopes = tuple(merged)
+    numbers = np.concatenate(
+        [m.reshape(4, -1) for m in merged.values()] or [np.zeros((4, 0), np.int64)], axis=1
+    )
+    sizes = [math.prod(domains[v] for v in scope) for scope in scopes]
+    blocked = numbers[SYNC] >= FORBIDDEN
+    extra_scopes = [tuple(sorted(scope, key=position.__getitem__)) for scope in extras]
+    buckets, last = _buckets(domains, order, tuple(kept), [*scopes, *extra_scopes], len(scopes), position)
+    return Plan(
+        domains=domains,
+        kept=tuple(kept),
+        scopes=scopes,
+        offsets=tuple(int(n) for n in np.cumsum([0, *sizes])[:-1]),
+        numbers=numbers,
+        blocked=blocked,
+        extras=tuple(
+            (tuple(domains[v] for v in given), tuple(given.index(v) for v in scope))
+            for given, scope in zip(extras, extra_scopes, strict=True)
+        ),
+        buckets=buckets,
+        last=last,
+        entries=sum(math.prod(domains[v] for v in b.scope) for b in buckets)
+        + math.prod(domains[v] for v in kept),
+    )
+
+
+def _merge(segment: Segment, position: dict[int, int]) -> dict[tuple[int, ...], IntArray]:
+    """Sum tables of one scope, and small ones into the first larger one that holds their variables."""
+    found: dict[tuple[int, ...], IntArray] = {}
+    by_variable: dict[int, list[tuple[int, ...]]] = {}
+    for table in sorted(segment.tables, key=lambda t: -len(t.variables)):
+        scope = tuple(sorted(table.variables, key=position.__getitem__))
+        cube = np.transpose(_cube(table), (0, *(1 + table.variables.index(v) for v in scope)))
+        near = by_variable.get(scope[0], []) if scope else found
+        home = next((h for h in near if all(v in h for v in scope)), None)
+        if home is None:
+            found[scope] = np.ascontiguousarray(cube)
+            for v in scope:
+                by_variable.setdefault(v, []).append(scope)
+        else:
+            shape = tuple(segment.domains[v] if v in scope else 1 for v in home)
+            found[home] = found[home] + cube.reshape(4, *shape)
+    for cube in found.values():
+        sync = cube[SYNC : SYNC + 1]
+        np.minimum(sync, FORBIDDEN, out=sync, where=sync >= FORBIDDEN // 2)
+    return found
+
+
+def _without_decided(table: Table, free: frozenset[int]) -> Table:
+    at = [i for i, v in enumerate(table.variables) if v in free]
+    shape = tuple(table.sync_ns.shape[i] for i in at)
+
+    def cut(values: IntArray | None) -> IntArray | None:
+        return None if values is None else values.reshape(shape)
+
+    return replace(
+        table, variables=tuple(table.variables[i] for i in at), sync_ns=table.sync_ns.reshape(shape),
+        hide_ns=cut(table.hide_ns), cover_ns=cut(table.cover_ns), bytes=cut(table.bytes),
+        transient_bytes=cut(table.transient_bytes),
+    )  # fmt: skip
+
+
+def _cube(table: Table) -> IntArray:
+    zeros = np.zeros_like(table.sync_ns)
+    hide, cover, held, transient = (
+        zeros if values is None else values
+        for values in (table.hide_ns, table.cover_ns, table.bytes, table.transient_bytes)
+    )
+    sync = np.minimum(table.sync_ns, FORBIDDEN)
+    return np.stack([sync, hide - cover, held, transient])
+
+
+def _buckets(
+    domains: Sequence[int],
+    order: tuple[int, ...],
+    kept: tuple[int, ...],
+    scopes: Sequence[tuple[int, ...]],
+    n_tables: int,
+    position: dict[int, int],
+) -> tuple[tuple[Bucket, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
+    waiting: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(len(order) + 1)]
+    for index, scope in enumerate(scopes):
+        waiting[min(position[scope[0]], len(order)) if scope else len(order)].append((index, scope))
+    buckets: list[Bucket] = []
+    for step, v in enumerate(order):
+        names = {v}.union(*(scope for _, scope in waiting[step]))
+        scope = tuple(sorted(names, key=position.__getitem__))
+        parts = _parts(domains, scope, waiting[step])
+        tables = tuple(index for index, _ in waiting[step] if index < n_tables)
+        buckets.append(Bucket(scope=scope, parts=parts, tables=tables))
+        target = len(order) if len(scope) == 1 else min(position[scope[1]], len(order))
+        waiting[target].append((len(scopes) + step, scope[1:]))
+    return tuple(buckets), _parts(domains, kept, waiting[-1])
+
+
+def _parts(
+    domains: Sequence[int], scope: tuple[int, ...], members: list[tuple[int, tuple[int, ...]]]
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    shaped = [(index, tuple(domains[v] if v in inner else 1 for v in scope)) for index, inner in members]
+    return tuple(sorted(shaped, key=lambda part: math.prod(part[1])))

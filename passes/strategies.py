@@ -1,0 +1,205 @@
+"""Every legal way to place one node on the mesh, from its rule.
+
+On each axis a node takes one factor (at a stride position inside it), or ``partial`` operands, or nothing.
+Where the factor stands decides the placements of operands and results (``ir/rules.py``).
+Text: ``n``, ``n/3`` (at stride 3), ``P0`` (the first partial set), ``-``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from autopar.ir.errors import IRError
+from autopar.ir.layout import RSTAR, Layout, Partial, Placement, R, stacked
+from autopar.ir.mesh import Mesh
+from autopar.ir.program import MICROBATCH_AXIS
+from autopar.ir.rules import NodeRule
+from autopar.passes.positions import Positions
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one axis does at a node: ``factor`` at ``outer``, a partial set, or nothing."""
+
+    factor: str | None = None
+    outer: int = 1
+    partial: int | None = None
+
+    def __str__(self) -> str:
+        if self.partial is not None:
+            return f"P{self.partial}"
+        if self.factor is None:
+            return "-"
+        return self.factor if self.outer == 1 else f"{self.factor}/{self.outer}"
+
+    @classmethod
+    def parse(cls, text: str) -> Choice:
+        if text == "-":
+            return cls()
+        if match := re.fullmatch(r"P(\d+)", text):
+            return cls(partial=int(match[1]))
+        factor, _, outer = text.partition("/")
+        return cls(factor=factor, outer=int(outer or 1))
+
+
+NOTHING = Choice()
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One choice an axis and what follows: layouts needed of the operands (flattened; None: absent) and
+    layouts of the results, whose R* and P have been settled."""
+
+    choices: tuple[Choice, ...]
+    operands: tuple[Layout | None, ...]
+    results: tuple[Layout, ...]
+
+    def text(self, mesh: Mesh) -> dict[str, str]:
+        return {axis: str(choice) for axis, choice in zip(mesh.names, self.choices, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeShapes:
+    """What a strategy needs to know of a node besides its rule."""
+
+    operands: tuple[Shape | None, ...]
+    results: tuple[Shape, ...]
+    grads: tuple[bool, ...]  # which operands have a gradient
+
+
+def choices_of(
+    rule: NodeRule,
+    found: Positions,
+    key: tuple[str, str],
+    shapes: NodeShapes,
+    mesh: Mesh,
+    can_be_partial: Sequence[frozenset[str]],
+) -> Iterator[tuple[Choice, ...]]:
+    """Combinations to try: one entry an axis. ``can_be_partial[i]``: axes on which operand i may be P."""
+    options = [
+        _axis_choices(rule, found, key, shapes, axis, size, can_be_partial) for axis, size in mesh.axes
+    ]
+    return itertools.product(*options)
+
+
+def _axis_choices(
+    rule: NodeRule,
+    found: Positions,
+    key: tuple[str, str],
+    shapes: NodeShapes,
+    axis: str,
+    size: int,
+    can_be_partial: Sequence[frozenset[str]],
+) -> list[Choice]:
+    offered = {f: found.offered(key, f, rule.sizes[f], axis, size) for f in rule.choosable()}
+    hidden = _behind_others(rule, {f for f, at in offered.items() if 1 in at})
+    chosen = [
+        Choice(f, at)
+        for f, ats in offered.items() if f not in hidden
+        for at in ats if at == 1 or f not in rule.contiguous
+    ]  # fmt: skip
+    sums = [
+        Choice(partial=index)
+        for index, members in enumerate(rule.partial)
+        if all(m < len(shapes.operands) and shapes.operands[m] is not None for m in members)
+        and any(axis in can_be_partial[m] for m in members)
+    ]
+    if axis == MICROBATCH_AXIS:  # time is not a choice: what depends on the batch runs once a microbatch
+        batch = [c for c in chosen if found_batch(found, key, c)]
+        return batch[:1] or sums or [NOTHING]
+    return [*chosen, *sums, NOTHING]
+
+
+def found_batch(found: Positions, key: tuple[str, str], choice: Choice) -> bool:
+    marks = found.factors[key].get(choice.factor or "", ())
+    return any(label == "batch" and start == choice.outer for label, start, _ in marks)
+
+
+def _behind_others(rule: NodeRule, offered: set[str]) -> set[str]:
+    """Minor factors of compound dims whose major factor the axis may have instead."""
+    hidden = set()
+    for dims in (*rule.operands, *rule.results):
+        for dim in dims:
+            for index, factor in enumerate(dim):
+                if any(major in offered for major in dim[:index]):
+                    hidden.add(factor)
+    return hidden
+
+
+def strategy(rule: NodeRule, choices: tuple[Choice, ...], shapes: NodeShapes, mesh: Mesh) -> Strategy | None:
+    """The layouts that follow from ``choices``; None if the axes get in each other's way."""
+    operands = tuple(
+        None if shape is None else _operand_layout(rule, choices, mesh, index, grad=shapes.grads[index])
+        for index, shape in enumerate(shapes.operands)
+    )
+    results = tuple(_result_layout(rule, choices, mesh, dims) for dims in rule.results)
+    pairs = [*zip(operands, shapes.operands, strict=True), *zip(results, shapes.results, strict=True)]
+    if any(layout is not None and shape is not None and layout.problem(shape) for layout, shape in pairs):
+        return None
+    return Strategy(choices, operands, results)
+
+
+def _owned(
+    rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh, dims: tuple[tuple[str, ...], ...]
+) -> dict[str, Placement]:
+    owned = []
+    for axis, choice in zip(mesh.names, choices, strict=True):
+        if choice.factor is not None and (place := rule.position(dims, choice.factor)) is not None:
+            owned.append((axis, place[0], place[1] * choice.outer))
+    return stacked(mesh, owned)
+
+
+def _operand_layout(
+    rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh, index: int, *, grad: bool
+) -> Layout:
+    placements = _owned(rule, choices, mesh, rule.operands[index])
+    for axis, choice in zip(mesh.names, choices, strict=True):
+        split = RSTAR if grad and axis != MICROBATCH_AXIS else R  # gradients add up over time by themselves
+        if choice.partial is not None:
+            placements[axis] = Partial() if index in rule.partial[choice.partial] else split
+        elif choice.factor is not None and axis not in placements:
+            placements[axis] = split
+    return Layout.of(mesh, placements)
+
+
+def _result_layout(
+    rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh, dims: tuple[tuple[str, ...], ...]
+) -> Layout:
+    placements = _owned(rule, choices, mesh, dims)
+    for axis, choice in zip(mesh.names, choices, strict=True):
+        if choice.partial is not None:
+            placements[axis] = Partial()
+        elif choice.factor is not None and axis not in placements:
+            placements[axis] = Partial(rule.reduce)
+    return Layout.of(mesh, placements)
+
+
+def strategies(
+    rule: NodeRule,
+    found: Positions,
+    key: tuple[str, str],
+    shapes: NodeShapes,
+    mesh: Mesh,
+    can_be_partial: Sequence[frozenset[str]],
+) -> tuple[Strategy, ...]:
+    """Legal strategies of a node, in a fixed order; never empty unless microbatches forbid it."""
+    legal = []
+    for choices in choices_of(rule, found, key, shapes, mesh, can_be_partial):
+        made = strategy(rule, choices, shapes, mesh)
+        if made is not None:
+            legal.append(made)
+    return tuple(legal)
+
+
+def parse_choices(text: Mapping[str, str], mesh: Mesh) -> tuple[Choice, ...]:
+    """Inverse of ``Strategy.text``; raises IRError for an axis that the mesh does not have."""
+    unknown = [axis for axis in text if axis not in mesh.names]
+    if unknown:
+        raise IRError(f"strategy names axis {unknown[0]!r}, the mesh has {mesh}")
+    return tuple(Choice.parse(text.get(axis, "-")) for axis in mesh.names)

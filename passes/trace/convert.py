@@ -1,0 +1,300 @@
+"""Read an exported fx graph into the IR."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.graph_signature import InputKind
+
+from autopar.ir.errors import UnsupportedError
+from autopar.ir.graph import Graph, Node, Operand, Value, sorted_attrs
+from autopar.ir.types import Attr, TensorType
+from autopar.passes.trace.aliases import Aliases
+from autopar.passes.trace.arguments import bind
+from autopar.passes.trace.dtypes import tensor_type
+from autopar.passes.trace.source import source_of
+from autopar.passes.trace.writes import is_write, written_value
+
+# What an fx node stands for: a value, nothing, or several of them.
+Bound: TypeAlias = "str | None | tuple[Bound, ...]"
+
+DETACH = "autopar.detach"
+_NO_EFFECT = (
+    "aten._assert_tensor_metadata",
+    "aten._assert_async",
+    "aten._assert_scalar",
+    "aten.sym_constrain_range",
+)
+# What is left of them without a device is a cast.
+_CASTS = ("aten.to.device", "aten.to.dtype_layout", "aten.to.prim_Device", "aten._to_copy.default")
+_TRANSPARENT = ("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default")
+
+
+class Reader:
+    """Reads one exported program; ``nodes`` grows in topological order.
+
+    ``names`` maps the names of parameters, buffers and constants in the program to those of the model.
+    """
+
+    def __init__(
+        self,
+        program: torch.export.ExportedProgram,
+        names: Mapping[str, str],
+        frozen: frozenset[str],
+        prefix: str,
+    ) -> None:
+        self.nodes: list[Node] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self._program = program
+        self._names = names
+        self._frozen = frozen
+        self._prefix = prefix
+        self._types: dict[str, TensorType] = {}
+        self._env: dict[fx.Node, Bound] = {}
+        self._learns: set[str] = set()  # values through which a gradient reaches a parameter
+        self._slots: dict[str, str] = {}  # parameter, buffer or constant -> its value
+        self._module = program.graph_module
+        self._aliases: Aliases | None = None
+        if any(is_write(node) for module in self._module.modules() for node in module.graph.nodes):
+            self._aliases = Aliases(self.emit)
+
+    def read(self, input_names: tuple[str, ...]) -> tuple[Graph, tuple[str, ...]]:
+        """The graph, and the names of the buffers whose new values end its outputs."""
+        specs = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
+        inputs = iter(input_names)
+        placeholders = [node for node in self._program.graph.nodes if node.op == "placeholder"]
+        for node in placeholders:
+            spec = specs[node.name]
+            if spec.kind is InputKind.USER_INPUT:
+                name = next(inputs)
+                self._env[node] = self._leaf("input", name, node, "name")
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+                target = "param" if spec.kind is InputKind.PARAMETER else "buffer"
+                fqn = self._names[str(spec.target)]
+                self._env[node] = self._slots.get(fqn) or self._leaf(target, fqn, node, "fqn")
+            elif spec.kind is InputKind.CONSTANT_TENSOR:
+                self._env[node] = self._constant(str(spec.target), node)
+            else:
+                raise UnsupportedError(
+                    f"the model holds {spec.target}, a {spec.kind.name}, which is not supported"
+                )
+        returned = self._body(self._module)
+        outputs = [self._current(name) for name in returned if isinstance(name, str)]
+        updates = self._updates()
+        outputs += [self._current(self._slots[fqn]) for fqn in updates]
+        return Graph(name="main", nodes=_live(self.nodes, outputs), outputs=tuple(outputs)), updates
+
+    def emit(
+        self,
+        target: str,
+        operands: tuple[Operand, ...],
+        attrs: dict[str, Attr],
+        type_: TensorType,
+        source: str,
+    ) -> str:
+        return self._emit(target, operands, attrs, (type_,), source, target.split(".")[1])[0]
+
+    def _emit(
+        self,
+        target: str,
+        operands: tuple[Operand, ...],
+        attrs: dict[str, Attr],
+        types: tuple[TensorType, ...],
+        source: str,
+        base: str,
+    ) -> tuple[str, ...]:
+        names = []
+        for at, type_ in enumerate(types):
+            name = wanted = base if len(types) == 1 else f"{base}_{at}"
+            count = 0
+            while name in self._types:
+                count += 1
+                name = f"{wanted}_{count}"
+            self._types[name] = type_
+            names.append(name)
+        results = tuple(Value(name, type_) for name, type_ in zip(names, types, strict=True))
+        node = Node(
+            results=results, target=target, operands=operands, attrs=sorted_attrs(attrs), source=source
+        )
+        self.nodes.append(node)
+        if target not in (DETACH, "aten.detach.default") and not self._learns.isdisjoint(node.uses()):
+            self._learns.update(names)
+        return tuple(names)
+
+    def _leaf(self, target: str, fqn: str, node: fx.Node, key: str) -> str:
+        type_ = tensor_type(node.meta["val"], fqn)
+        base = "".join(c if c.isalnum() else "_" for c in fqn)
+        attrs: dict[str, Attr] = {key: fqn}
+        if target == "param" and fqn in self._frozen:
+            attrs["trainable"] = False  # layers that learn are not like those that do not
+        (name,) = self._emit(target, (), attrs, (type_,), "", base)
+        if target != "input":
+            self._slots[fqn] = name
+            if target == "param" and fqn not in self._frozen:
+                self._learns.add(name)
+        if self._aliases is not None:
+            self._aliases.root(name, type_)
+        return name
+
+    def _constant(self, target: str, node: fx.Node) -> str:
+        """A single number is written into the graph, anything larger kept aside."""
+        value = self._program.constants[target]
+        assert isinstance(value, torch.Tensor)
+        fqn = target.removeprefix(self._prefix)
+        type_ = tensor_type(value, fqn)
+        if value.is_meta or isinstance(value, FakeTensor):
+            raise UnsupportedError(
+                f"{fqn} is a plain tensor attribute of a model on meta: it has no values; "
+                f"register it as a buffer"
+            )
+        if value.numel() == 1:
+            attrs: dict[str, Attr] = {"size": type_.shape, "fill_value": value.item(), "dtype": type_.dtype}
+            name = self.emit("aten.full.default", (), attrs, type_, "")
+            if self._aliases is not None:
+                self._aliases.root(name, type_)
+            return name
+        self.constants[fqn] = value
+        return self._leaf("constant", fqn, node, "fqn")
+
+    def _body(self, module: fx.GraphModule) -> tuple[Bound, ...]:
+        """Read all but the placeholders, and return what the graph returns."""
+        for node in module.graph.nodes:
+            if node.op == "output":
+                return tuple(self._env[item] if isinstance(item, fx.Node) else None for item in node.args[0])
+            if node.op == "call_function":
+                self._env[node] = self._call(module, node)
+        return ()
+
+    def _call(self, module: fx.GraphModule, node: fx.Node) -> Bound:
+        target: Any = node.target
+        source = source_of(node, self._prefix)
+        if target is operator.getitem:
+            pieces = self._env[node.args[0]]  # type: ignore[index]
+            assert isinstance(pieces, tuple) and isinstance(node.args[1], int)
+            return pieces[node.args[1]]
+        if not isinstance(target, torch._ops.OpOverload):
+            return self._region(module, node, source)
+        name = str(target)
+        if name.startswith(_NO_EFFECT):
+            return None
+        if name in _TRANSPARENT:
+            return self._env[node.args[0]]  # type: ignore[index]
+        if is_write(node):
+            return self._write(node, target, source)
+        operands, attrs = bind(node, target, self._lookup, source or name)
+        val: Any = node.meta.get("val")
+        several = isinstance(val, (list, tuple))
+        vals: list[Any] = [item for item in val if item is not None] if several else [val]
+        if not all(isinstance(item, torch.Tensor) for item in vals):
+            raise UnsupportedError(
+                f"{name} gives a number, not a tensor ({source}): a number that depends on the values of a "
+                f"tensor has no place in a traced model"
+            )
+        types = tuple(tensor_type(item, source or name) for item in vals)
+        if name in _CASTS:
+            name, attrs = "aten.to.dtype", {"dtype": types[0].dtype}
+        names = self._emit(name, tuple(operands), attrs, types, source, node.name)
+        if self._aliases is not None:
+            self._note_aliases(node, names, vals)
+        if not several:
+            return names[0]
+        rest = iter(names)
+        return tuple(None if item is None else next(rest) for item in val)
+
+    def _region(self, module: fx.GraphModule, node: fx.Node, source: str) -> Bound:
+        """A region under ``no_grad`` or ``autocast``: read in place."""
+        kind = getattr(node.target, "__name__", str(node.target))
+        bodies = [getattr(module, str(item.target)) for item in node.all_input_nodes if item.op == "get_attr"]
+        inside = [source_of(item, self._prefix) for body in bodies for item in body.graph.nodes]
+        source = source or next(filter(None, inside), node.name)
+        if kind == "wrap_with_set_grad_enabled":
+            enabled, args = bool(node.args[0]), node.args[2:]
+        elif kind == "wrap_with_autocast" and not node.args[2]:
+            enabled, args = True, node.args[5:]
+        elif kind == "wrap_with_autocast":
+            raise UnsupportedError(
+                f"torch.autocast inside the model is not supported ({source}); "
+                f"remove it and pass mixed_precision="
+            )
+        else:
+            raise UnsupportedError(f"the higher-order operation {kind} is not supported ({source})")
+        inner = bodies[0]
+        places = (item for item in inner.graph.nodes if item.op == "placeholder")
+        for place, given in zip(places, args, strict=True):
+            assert isinstance(given, fx.Node)
+            self._env[place] = self._env[given]
+        results = self._body(inner)
+        return results if enabled else tuple(self._detached(name, source) for name in results)
+
+    def _detached(self, name: Bound, source: str) -> Bound:
+        if not isinstance(name, str) or not self._types[name].is_float:
+            return name
+        current = self._current(name)
+        if current not in self._learns:
+            return name
+        detached = self.emit(DETACH, (current,), {}, self._types[name], source)
+        if self._aliases is not None:
+            self._aliases.root(detached, self._types[name])
+        return detached
+
+    def _updates(self) -> tuple[str, ...]:
+        """Buffers that are written in place; UnsupportedError if a parameter or constant is."""
+        if self._aliases is None:
+            return ()
+        written = [fqn for fqn, name in self._slots.items() if self._aliases.written(name)]
+        buffers = {node.attr("fqn") for node in self.nodes if node.target == "buffer"}
+        for fqn in written:
+            if fqn not in buffers:
+                raise UnsupportedError(
+                    f"the model writes to {fqn} in its forward; only buffers may be written"
+                )
+        return tuple(written)
+
+    def _write(self, node: fx.Node, op: torch._ops.OpOverload, source: str) -> Bound:
+        assert self._aliases is not None
+        value = written_value(node, op, self._lookup, self.emit, source)
+        name = self._env[node.args[0]]  # type: ignore[index]
+        assert isinstance(name, str)
+        self._aliases.write(name, value, source)
+        return name
+
+    def _note_aliases(self, node: fx.Node, names: tuple[str, ...], vals: list[torch.Tensor]) -> None:
+        """Results that share the storage of an argument are views of it."""
+        assert self._aliases is not None
+        step = self.nodes[-1]
+        owners = {
+            item.meta["val"].untyped_storage()._cdata: self._env[item]
+            for item in node.all_input_nodes
+            if isinstance(item.meta.get("val"), torch.Tensor)
+        }
+        for at, (name, val) in enumerate(zip(names, vals, strict=True)):
+            parent = owners.get(val.untyped_storage()._cdata)
+            if isinstance(parent, str):
+                self._aliases.view(name, self._types[name], parent, step, at)
+            else:
+                self._aliases.root(name, self._types[name])
+
+    def _current(self, name: str) -> str:
+        return name if self._aliases is None else self._aliases.current(name)
+
+    def _lookup(self, node: fx.Node) -> str:
+        name = self._env[node]
+        if not isinstance(name, str):
+            raise UnsupportedError(f"{node.name} is no single tensor ({source_of(node, self._prefix)})")
+        return self._current(name)
+
+
+def _live(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:
+    """The nodes that an output needs, and every input."""
+    needed = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if node.target == "input" or any(value.name in needed for value in node.results):
+            needed.update(node.uses())
+            kept.append(node)
+    return tuple(reversed(kept))

@@ -1,0 +1,153 @@
+"""Run torch.export on a model whose tensors are stand-ins, and say plainly what went wrong if it fails."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import transformer
+
+from autopar.ir.errors import UnsupportedError
+from autopar.passes.trace.failure import placed, trace_error
+from autopar.passes.trace.structure import Structure
+
+Loss = Callable[[Any, Any], Any]
+PREFIX = "model."
+"""What stands before every name of the model's own inside ``FlatModel``."""
+
+
+@dataclass
+class Returned:
+    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss."""
+
+    spec: Structure | None = None
+    loss: int | None = None
+
+
+class FlatModel(nn.Module):
+    """The model as a function from a flat tuple of tensors to a flat tuple of tensors.
+
+    With a loss function the keyword argument ``target`` is taken from the call and the output is
+    ``(loss, output of the model)``. Each call fills ``returned``: torch.export restores attributes, so
+    that what is to be known afterwards stands in an object of its own.
+    """
+
+    def __init__(self, model: nn.Module, in_spec: Structure, loss_fn: Loss | None) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+        self._in_spec = in_spec
+        self._loss_fn = loss_fn
+        self.returned = Returned()
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = self._in_spec.unflatten(tensors)
+        if self._loss_fn is None:
+            out = self.model(*args, **kwargs)
+            flat, self.returned.spec = Structure.of(out)
+            self.returned.loss = find_loss(out, flat)
+        else:
+            target = kwargs.pop("target")
+            out = self.model(*args, **kwargs)
+            loss = self._loss_fn(out, target)
+            flat, self.returned.spec = Structure.of((loss, out))
+            self.returned.loss = 0
+        return tuple(flat)
+
+
+def find_loss(output: Any, flat: Sequence[torch.Tensor]) -> int | None:
+    """Index in ``flat`` of the loss: the entry named ``loss``, else the only float scalar there is."""
+    named = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    scalars = [i for i, tensor in enumerate(flat) if tensor.ndim == 0 and tensor.dtype.is_floating_point]
+    found = [i for i in scalars if flat[i] is named]
+    if found:
+        return found[0]
+    return scalars[0] if len(scalars) == 1 else None
+
+
+def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
+    """The exported program of ``flat_model``.
+
+    Requires: the model's tensors and ``tensors`` are stand-ins. Raises: TraceError with the module and
+    the source line; UnsupportedError for a ``torch.autograd.Function``, whose backward would be lost.
+    """
+    with torch.enable_grad(), _quiet(), _no_custom_functions(), _masks_not_inspected():
+        try:
+            return torch.export.export(flat_model, tuple(tensors), strict=False)
+        except UnsupportedError as error:
+            raise placed(error, flat_model.model) from None
+        except Exception as error:  # noqa: BLE001 - a user's forward may raise anything
+            first = trace_error(error, flat_model.model)
+        try:
+            return torch.export.export(flat_model, tuple(tensors), strict=True)
+        except Exception:  # noqa: BLE001 - the first failure is the one to tell
+            raise first from None
+
+
+@contextmanager
+def _no_custom_functions() -> Iterator[None]:
+    """Inside, a ``torch.autograd.Function`` is refused by name, but for those of registered operators."""
+    function = torch.autograd.Function
+    original = vars(function)["apply"]
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__ == "torch._library.autograd":  # of an operator, which is traced whole
+            return original.__get__(None, cls)(*args, **kwargs)
+        raise UnsupportedError(
+            f"the model calls {cls.__module__}.{cls.__qualname__}, a torch.autograd.Function: its backward "
+            f"cannot be traced. Write its forward with torch operations, or register it as a torch.library "
+            f"operator and give it a rule with autopar.register_rule",
+            details={"function": f"{cls.__module__}.{cls.__qualname__}"},
+        )
+
+    function.apply = classmethod(refuse)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        function.apply = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _masks_not_inspected() -> Iterator[None]:
+    """Inside, ``nn.Transformer`` does not look into a mask to see whether it is causal.
+
+    It asks for the values of the mask, which a trace does not have. The answer is only a hint: the mask is
+    used all the same, and ``canonicalize`` proves it causal where it is. The function is private to torch.
+    """
+    found = getattr(transformer, "_detect_is_causal_mask", None)
+    if found is None:
+        yield
+        return
+
+    def told(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True
+
+    transformer._detect_is_causal_mask = told
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Inside, torch logs nothing, and what is written to stderr is only shown if all goes well.
+
+    When a trace fails, torch prints the graph so far: what matters of a failure is in the error.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    written = io.StringIO()
+    try:
+        with redirect_stderr(written):
+            yield
+    finally:
+        logging.disable(before)
+    sys.stderr.write(written.getvalue())

@@ -1,0 +1,104 @@
+"""Fake tensors in place of a model's own, for the time of a trace.
+
+Fake tensors have a type and no data, so that tracing needs no memory and no weights, whether the model
+is real or on meta. All of them are on one device, whatever the model's own devices are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from autopar.ir.types import TensorType
+from autopar.passes.trace.dtypes import TORCH_DTYPES, dtype_name
+from autopar.passes.trace.traced import ParamInfo
+
+
+class StandIns:
+    """Makes one fake tensor for each distinct tensor; float32 ones of ``lowered`` kinds in ``half``."""
+
+    def __init__(self, half: str | None) -> None:
+        self.half = half
+        self.mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    def of(self, tensor: torch.Tensor, *, lower: bool) -> torch.Tensor:
+        """A fake of the same shape; ``lower``: float32 is presented in the type of mixed precision."""
+        dtype = self.compute_dtype(tensor) if lower else tensor.dtype
+        with self.mode:
+            fake = torch.empty(tuple(tensor.shape), dtype=dtype, device="cpu")
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(fake, tensor.requires_grad)
+        return fake.requires_grad_(tensor.requires_grad) if tensor.requires_grad else fake
+
+    def compute_dtype(self, tensor: torch.Tensor) -> torch.dtype:
+        lowered = self.half is not None and tensor.dtype == torch.float32
+        return TORCH_DTYPES[self.half] if self.half is not None and lowered else tensor.dtype
+
+
+def describe_parameters(model: nn.Module, stand_ins: StandIns) -> tuple[ParamInfo, ...]:
+    """Every parameter, then every buffer, each once; UnsupportedError for an unknown element type."""
+    persistent = set(model.state_dict(keep_vars=True))
+    names: dict[int, list[str]] = {}
+    tensors: dict[int, tuple[torch.Tensor, bool]] = {}
+    for fqn, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(fqn)
+        tensors[id(parameter)] = (parameter, False)
+    for fqn, buffer in model.named_buffers(remove_duplicate=False):
+        names.setdefault(id(buffer), []).append(fqn)
+        tensors.setdefault(id(buffer), (buffer, True))
+    found = []
+    for key, (tensor, is_buffer) in tensors.items():
+        fqn, *aliases = names[key]
+        stored = TensorType(dtype_name(tensor.dtype, fqn), tuple(tensor.shape))
+        compute = stored.dtype if is_buffer else dtype_name(stand_ins.compute_dtype(tensor))
+        found.append(
+            ParamInfo(
+                fqn=fqn,
+                type=stored,
+                compute_dtype=compute,
+                trainable=tensor.requires_grad,
+                buffer=is_buffer,
+                persistent=any(name in persistent for name in names[key]),
+                aliases=tuple(aliases),
+            )
+        )
+    return tuple(found)
+
+
+@contextmanager
+def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
+    """Inside, every tensor of the model is a fake and caches are off; afterwards all is as before."""
+    undo: list[tuple[Any, str, Any]] = []
+    fakes: dict[int, torch.Tensor] = {}
+
+    def put(table: Any, name: str, value: Any) -> None:
+        undo.append((table, name, table[name]))
+        table[name] = value
+
+    def fake(tensor: torch.Tensor, lower: bool) -> torch.Tensor:
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = stand_ins.of(tensor, lower=lower)
+        return fakes[id(tensor)]
+
+    try:
+        for module in model.modules():
+            for table, lower in ((module._parameters, True), (module._buffers, False)):
+                for name, tensor in list(table.items()):
+                    if tensor is not None:
+                        put(table, name, fake(tensor, lower))
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+                    put(vars(module), name, fake(value, False) if value.is_meta else value.cpu())
+            config = getattr(module, "config", None)
+            if getattr(config, "use_cache", None) is True and "use_cache" in vars(config):
+                put(vars(config), "use_cache", False)
+        yield
+    finally:
+        for table, name, value in reversed(undo):
+            table[name] = value

@@ -1,0 +1,100 @@
+"""Trace a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.ir.errors import UsageError
+from autopar.passes.trace.convert import Reader
+from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
+from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
+from autopar.passes.trace.structure import Structure, tensor_names
+from autopar.passes.trace.traced import Traced
+
+_HALF = {None: None, "bf16": "bf16", "fp16": "f16"}
+
+
+def trace(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...] | Mapping[str, Any],
+    *,
+    loss_fn: Loss | None = None,
+    mixed_precision: str | None = None,
+) -> Traced:
+    """Read the forward of ``model`` into a Graph, in the training mode that it is in.
+
+    ``example_inputs``: positional (tuple) or keyword (dict) arguments of the global batch; only shapes and
+    element types matter. With ``loss_fn``, which is called as ``loss_fn(output, target)``, the last
+    of the tuple or the entry ``target`` of the dict is the target, and the model's output becomes
+    ``(loss, output)``. Under ``mixed_precision`` float32 parameters and inputs are presented in
+    that type; buffers keep theirs.
+
+    Ensures: the model is unchanged, no tensor of it is copied. Raises: TraceError with the module and
+    the source line, UnsupportedError, UsageError.
+    """
+    if mixed_precision not in _HALF:
+        raise UsageError(f"mixed_precision={mixed_precision!r}: one of None, 'bf16', 'fp16'")
+    args, kwargs = _call(example_inputs, loss_fn)
+    tensors, in_spec = Structure.of((args, kwargs))
+    input_names = _input_names(model, args, kwargs)
+    stand_ins = StandIns(_HALF[mixed_precision])
+    parameters = describe_parameters(model, stand_ins)
+    fakes = [stand_ins.of(tensor.detach(), lower=True) for tensor in tensors]
+    flat_model = FlatModel(model, in_spec, loss_fn)
+    with standing_in(model, stand_ins):
+        program = export(flat_model, fakes)
+    names = {PREFIX + fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
+    frozen = frozenset(info.fqn for info in parameters if not info.trainable)
+    reader = Reader(program, names, frozen, PREFIX)
+    graph, updates = reader.read(input_names)
+    returned = flat_model.returned
+    assert returned.spec is not None
+    return Traced(
+        graph=graph,
+        parameters=parameters,
+        input_names=input_names,
+        in_spec=in_spec,
+        out_spec=returned.spec,
+        loss_output=returned.loss,
+        updates=updates,
+        constants=reader.constants,
+    )
+
+
+def _call(given: Any, loss_fn: Loss | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call that the example inputs stand for; with a loss function, ``target`` is a keyword."""
+    if isinstance(given, Mapping):
+        if loss_fn is not None and "target" not in given:
+            raise UsageError(
+                f"with loss_fn, example_inputs needs an entry 'target'; it has {', '.join(given)}"
+            )
+        return (), dict(given)
+    if isinstance(given, torch.Tensor):
+        given = (given,)
+    if not isinstance(given, (tuple, list)):
+        raise UsageError(f"example_inputs is a tuple or a dict of tensors, not {type(given).__name__}")
+    if loss_fn is None:
+        return tuple(given), {}
+    if len(given) < 2:
+        raise UsageError("with loss_fn, the last of example_inputs is the target: (*inputs, target)")
+    return tuple(given[:-1]), {"target": given[-1]}
+
+
+def _input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """A name for each input tensor: the parameter of forward it is given as, and the path inside."""
+    positional: list[str] = []
+    for name, parameter in inspect.signature(model.forward).parameters.items():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            positional.append(name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            positional += [f"{name}.{i}" for i in range(len(args) - len(positional))]
+    if len(args) > len(positional):
+        raise UsageError(
+            f"forward takes {len(positional)} positional arguments, example_inputs has {len(args)}"
+        )
+    return tuple(tensor_names({**dict(zip(positional, args, strict=False)), **kwargs}))

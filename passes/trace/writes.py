@@ -1,0 +1,84 @@
+"""In-place operations as the functional ones they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from autopar.ir.errors import UnsupportedError
+from autopar.ir.types import TensorType
+from autopar.passes.trace.aliases import Emit
+from autopar.passes.trace.arguments import Lookup, bind, to_attr
+from autopar.passes.trace.dtypes import tensor_type
+
+# Writes whose functional form is not the name without its last underscore.
+_RENAMED = {"normal_": "normal_functional", "bernoulli_": "bernoulli"}
+_RESHAPING = ("resize_", "unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "set_")
+
+
+def is_write(node: fx.Node) -> bool:
+    """Whether a call changes one of its arguments."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or str(target) == "aten.detach_.default":
+        return False
+    return target._schema.is_mutable
+
+
+def written_value(node: fx.Node, op: torch._ops.OpOverload, lookup: Lookup, emit: Emit, source: str) -> str:
+    """The value that the first argument of ``node`` holds after it; UnsupportedError if that is unknown."""
+    written = [argument.name for argument in op._schema.arguments if argument.is_write]
+    name = op._schema.name.removeprefix("aten::")
+    self_node = node.args[0] if node.args else None
+    if written != [op._schema.arguments[0].name] or not isinstance(self_node, fx.Node) or name in _RESHAPING:
+        raise _refused(op, source)
+    val: torch.Tensor = self_node.meta["val"]
+    type_ = tensor_type(val, source)
+    if name in ("zero_", "fill_") and not (len(node.args) > 1 and isinstance(node.args[1], fx.Node)):
+        number = to_attr(node.args[1], source) if name == "fill_" else 0
+        attrs = {"size": type_.shape, "fill_value": number, "dtype": type_.dtype}
+        return emit("aten.full.default", (), attrs, type_, source)
+    if name in ("copy_", "fill_"):
+        given = node.args[1]
+        assert isinstance(given, fx.Node)
+        return _fitted(lookup(given), tensor_type(given.meta["val"], source), type_, emit, source)
+    functional = _functional(op, name, source)
+    operands, attrs = bind(node, functional, lookup, source)
+    val_of = _values(node)
+    made = tensor_type(functional(*val_of[0], **val_of[1]), source)
+    value = emit(str(functional), tuple(operands), attrs, made, source)
+    return _fitted(value, made, type_, emit, source)
+
+
+def _functional(op: torch._ops.OpOverload, name: str, source: str) -> torch._ops.OpOverload:
+    base = (
+        name.replace("__i", "__", 1) if name.startswith("__i") else _RENAMED.get(name, name.removesuffix("_"))
+    )
+    overload = "p" if name == "bernoulli_" else op._overloadname
+    packet = getattr(torch.ops.aten, base, None) if op.namespace == "aten" else None
+    found = getattr(packet, overload, None)
+    if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable:
+        raise _refused(op, source)
+    return found
+
+
+def _fitted(value: str, have: TensorType, want: TensorType, emit: Emit, source: str) -> str:
+    if have.dtype != want.dtype:
+        have = TensorType(want.dtype, have.shape)
+        value = emit("aten.to.dtype", (value,), {"dtype": want.dtype}, have, source)
+    if have.shape != want.shape:
+        value = emit("aten.expand.default", (value,), {"size": want.shape}, want, source)
+    return value
+
+
+def _values(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The fake tensors that the call was traced with."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda item: item.meta["val"])
+    return tuple(args), dict(kwargs)
+
+
+def _refused(op: torch._ops.OpOverload, source: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the in-place operation {op} is not supported ({source}); use its functional form instead"
+    )

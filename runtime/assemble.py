@@ -1,0 +1,222 @@
+"""Put a program together on this process: modules of its graphs, holders, and the skeleton of names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from autopar.ir.errors import IRError
+from autopar.ir.graph import Graph, Node
+from autopar.ir.program import Parameter, Program
+from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
+from autopar.runtime.devices import Here
+from autopar.runtime.dtensors import local_part
+from autopar.runtime.dtypes import TORCH_DTYPES
+from autopar.runtime.holders import Holder, make_holder
+from autopar.runtime.inputs import graph_inputs
+from autopar.runtime.parameters import Names, Part, Whole, register, store
+from autopar.runtime.program import build, stored_nodes
+
+
+class Runnable:
+    """A main graph behind the root holder: a list of inputs in, the tuple of outputs out."""
+
+    def __init__(
+        self, graph: Graph, module: Callable[..., Any], top: Holder, read: Callable[[str], Tensor]
+    ) -> None:
+        self.graph = graph
+        self.module = module
+        self.top = top
+        self.read = read
+        self.names = [str(node.attr("fqn")) for node in stored_nodes(graph)]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        self.top.function = self.run
+        results: tuple[Tensor, ...] = self.top(*inputs)
+        return results
+
+    def run(self, *inputs: Tensor) -> Any:
+        return self.module(*inputs, *(self.read(name) for name in self.names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a program is made of here. ``training`` returns the loss alone, ``forward`` every output."""
+
+    skeleton: nn.Module
+    top: Holder
+    training: Runnable
+    forward: Runnable
+    before: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+
+
+def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compile: bool) -> Parts:
+    """Requires: every rank calls it, in the same order. Each parameter is whole for a moment only."""
+    described = {parameter.fqn: parameter for parameter in program.parameters}
+    buffers = {fqn: store(p, whole, here) for fqn, p in described.items() if p.buffer}
+    for graph in (program.graph, *([program.prologue] if program.prologue else [])):
+        for node in graph.sources("constant"):
+            _constant(node, described, buffers, whole, here)
+    owners = owners_of(program)
+    by_group: dict[str, list[Parameter]] = {"": []}
+    for parameter in program.parameters:
+        if not parameter.buffer:
+            by_group.setdefault(owners.get(parameter.fqn, ("", ""))[0], []).append(parameter)
+    holders: dict[str, Holder] = {}
+    for group, members in by_group.items():
+        if group:
+            held = [(p, _parameter(p, whole, here)) for p in members]
+            zero = program.zero.get(owners[members[0].fqn][1], 0)
+            holders[group] = make_holder(held, here, zero=zero)
+    runtime_axes = [tuple(a for a in p.runtime_axes if a in here.groups) for p in program.parameters]
+    most = Counter(axes for axes in runtime_axes if axes).most_common(1)
+    top = make_holder(
+        [(p, _parameter(p, whole, here)) for p in by_group[""]],
+        here,
+        zero=program.zero.get("", 0),
+        reshard=False,
+        children=tuple(holders.values()),
+        root_axes=most[0][0] if most else (),
+    )
+
+    def read(fqn: str) -> Tensor:
+        if fqn in buffers:
+            return _buffer(buffers[fqn], described.get(fqn))
+        owner = top.find(fqn)
+        if owner is None:
+            raise IRError(f"{fqn} belongs to a block, and is used outside of it")
+        return owner.read(fqn)
+
+    modules = {b.name: build(b, here.coordinate, here.groups, here.device) for b in program.graph.blocks}
+    run = {name: torch.compile(module) if compile else module for name, module in modules.items()}
+    made: dict[int, Callable[..., tuple[Tensor, ...]]] = {}
+
+    def call_of(node: Node) -> Callable[..., tuple[Tensor, ...]]:
+        if id(node) not in made:
+            made[id(node)] = _call(program, node, run, owners, holders, read)
+        return made[id(node)]
+
+    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of)
+    ahead = Runnable(program.graph, forward, top, read)
+    training = ahead
+    if program.loss is not None and program.graph.outputs != (program.loss,):
+        loss_only = needed(program.graph, (program.loss,))
+        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of)
+        training = Runnable(loss_only, module, top, read)
+    return Parts(
+        skeleton=_skeleton(program, top, holders, buffers, names),
+        top=top,
+        training=training,
+        forward=ahead,
+        before=_prologue(program, here, read),
+    )
+
+
+def owners_of(program: Program) -> dict[str, tuple[str, str]]:
+    """(group, block) of the parameters that one call of a block alone uses; all others are the root's."""
+    users: dict[str, list[tuple[str, str]]] = {}
+    for node in program.graph.nodes:
+        if node.target == "param":
+            users.setdefault(str(node.attr("fqn")), []).append(("", ""))
+        elif node.target == "call":
+            for index, names in enumerate(slots_of(node)):
+                for name in dict.fromkeys(names):
+                    user = (f"{node.results[0].name}/{index}", str(node.attr("block")))
+                    users.setdefault(name, []).append(user)
+    buffers = {parameter.fqn for parameter in program.parameters if parameter.buffer}
+    return {fqn: by[0] for fqn, by in users.items() if len(by) == 1 and by[0][0] and fqn not in buffers}
+
+
+def needed(graph: Graph, outputs: tuple[str, ...]) -> Graph:
+    """The graph without the nodes that ``outputs`` do not need. Inputs stay."""
+    wanted, kept = set(outputs), []
+    for node in reversed(graph.nodes):
+        if node.target == "input" or any(value.name in wanted for value in node.results):
+            kept.append(node)
+            wanted.update(node.uses())
+    return replace(graph, nodes=tuple(reversed(kept)), outputs=outputs)
+
+
+def _call(
+    program: Program,
+    node: Node,
+    run: Mapping[str, Callable[..., Any]],
+    owners: Mapping[str, tuple[str, str]],
+    holders: Mapping[str, Holder],
+    read: Callable[[str], Tensor],
+) -> Callable[..., tuple[Tensor, ...]]:
+    block = program.graph.block(str(node.attr("block")))
+    instances = []
+    for slots in slots_of(node):
+        names = in_slot_order(block, slots)
+        groups = {owners[name][0] for name in names if name in owners}
+        holder = holders[groups.pop()] if groups else None
+        instances.append(Instance(run[block.name], names, holder, read, block.name in program.recompute))
+    carried = node.attr("carried", 0)
+    assert isinstance(carried, int)
+    return chain(instances, carried)
+
+
+def _prologue(
+    program: Program, here: Here, read: Callable[[str], Tensor]
+) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    graph = program.prologue
+    if graph is None:
+        return lambda given: {}
+    names = [entry.name for entry in graph_inputs(graph)]
+    if parameters := graph.sources("param"):
+        raise IRError(f"the prologue uses {parameters[0].attr('fqn')}: only buffers are at hand there")
+    stored = [str(node.attr("fqn")) for node in stored_nodes(graph)]
+    module = build(graph, here.coordinate, here.groups, here.device)
+    outputs = graph.outputs
+
+    def before(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        with torch.no_grad():
+            results = module(*(given[name] for name in names), *(read(name) for name in stored))
+        return dict(zip(outputs, results, strict=True))
+
+    return before
+
+
+def _buffer(tensor: Tensor, described: Parameter | None) -> Tensor:
+    """A buffer or constant as the program computes with it; read anew each time, for it may be loaded."""
+    part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return part if described is None else part.to(TORCH_DTYPES[described.compute_dtype])
+
+
+def _skeleton(
+    program: Program, top: Holder, holders: Mapping[str, Holder], buffers: Mapping[str, Tensor], names: Names
+) -> nn.Module:
+    """Filled after ``fully_shard``, which replaced the parameters of the holders."""
+    held = top.all_held()
+    for holder in holders.values():
+        held.update(holder.all_held())
+    skeleton = Part()
+    for parameter in program.parameters:
+        tensor = buffers[parameter.fqn] if parameter.buffer else held[parameter.fqn]
+        register(skeleton, parameter.fqn, tensor, persistent=parameter.fqn not in names.not_saved)
+    for alias, name in names.aliases.items():
+        if name in held or name in buffers:
+            register(skeleton, alias, held[name] if name in held else buffers[name])
+    return skeleton
+
+
+def _parameter(parameter: Parameter, whole: Whole, here: Here) -> nn.Parameter:
+    tensor = store(parameter, whole, here)
+    assert isinstance(tensor, nn.Parameter)
+    return tensor
+
+
+def _constant(
+    node: Node, described: Mapping[str, Parameter], buffers: dict[str, Tensor], whole: Whole, here: Here
+) -> None:
+    name = str(node.attr("fqn"))
+    if name not in buffers and name not in described:
+        assert node.result.layout is not None
+        buffers[name] = local_part(whole(name), node.result.layout, here.coordinate).to(here.device)

@@ -1,0 +1,89 @@
+"""Calls of blocks: one compiled function for all instances, each with its own parameters and holder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from autopar.ir.errors import IRError
+from autopar.ir.graph import Graph, Node
+from autopar.runtime.holders import Holder
+
+# Reads a tensor that no block owns, by name.
+Read = Callable[[str], Tensor]
+
+
+def slots_of(node: Node) -> list[tuple[str, ...]]:
+    """For each instance of a ``call`` node the names behind the block's slots."""
+    params = node.attr("params", ())
+    if not isinstance(params, tuple):
+        raise IRError(f"call of @{node.attr('block')}: params is {params!r}")
+    return [tuple(map(str, names)) if isinstance(names, tuple) else () for names in params]
+
+
+def in_slot_order(block: Graph, names: Sequence[str]) -> list[str]:
+    """Names in the order in which the block's module takes them."""
+    order = []
+    for node in block.nodes:
+        if node.target in ("param", "buffer", "constant"):
+            slot = node.attr("slot")
+            if not isinstance(slot, int):
+                raise IRError(f"@{block.name}: {node.result.name} has no slot")
+            order.append(names[slot])
+    return order
+
+
+class Instance:
+    """One call of a block: runs its module on the tensors that its holder and the root hold."""
+
+    def __init__(
+        self,
+        module: Callable[..., Any],
+        names: Sequence[str],
+        holder: Holder | None,
+        read: Read,
+        recompute: bool,
+    ) -> None:
+        self.module = module
+        self.holder = holder
+        self.recompute = recompute
+        self.readers: list[Callable[[], Tensor]] = []
+        for name in names:
+            owner = None if holder is None else holder.find(name)
+            self.readers.append(_reader(read if owner is None else owner.read, name))
+        if holder is not None:
+            holder.function = self.run
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = self.run(*inputs) if self.holder is None else self.holder(*inputs)
+        return results
+
+    def run(self, *inputs: Tensor) -> Any:
+        """Within the holder's ``forward``, so that parameters are read where they are whole, also again."""
+        if self.recompute:
+            return checkpoint(self.compute, *inputs, use_reentrant=False)
+        return self.compute(*inputs)
+
+    def compute(self, *inputs: Tensor) -> Any:
+        return self.module(*inputs, *(reader() for reader in self.readers))
+
+
+def chain(instances: Sequence[Instance], carried: int) -> Callable[..., tuple[Tensor, ...]]:
+    """``call`` with a count: the carried values go through all instances, the others enter each."""
+
+    def call(*operands: Tensor) -> tuple[Tensor, ...]:
+        moving, fixed = operands[:carried], operands[carried:]
+        results: tuple[Tensor, ...] = moving
+        for instance in instances:
+            results = instance(*moving, *fixed)
+            moving = results[:carried]
+        return results
+
+    return call
+
+
+def _reader(read: Read, name: str) -> Callable[[], Tensor]:
+    return lambda: read(name)

@@ -1,0 +1,82 @@
+"""Conversions on real process groups, differentiable as declared.
+
+Everything goes through the in-place collectives of ``torch.distributed``, which torch.compile rewrites
+into functional ones when it traces them. What is sent is made contiguous first; what arrives is new memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from autopar.runtime import local
+from autopar.runtime.moves import Move, TwoWay
+
+REDUCE_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "mean": dist.ReduceOp.SUM}
+
+# torch 2.13 renamed both; the old names warn there.
+all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def move(x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: Move) -> Tensor:
+    """This device's value after ``step``; ``rank`` of ``size`` is its position in the group."""
+    match step.kind:
+        case "identity":
+            return x
+        case "mask":
+            return x if rank == 0 else torch.zeros_like(x)
+        case "slice":
+            return local.take(x, step.dim, step.outer, size, rank).contiguous()
+        case "all_gather":
+            pieces = x.new_empty((size * x.shape[0], *x.shape[1:]) if x.dim() else (size,))
+            all_gather(pieces, x.contiguous(), group=group)
+            return local.place(pieces.view(size, *x.shape), step.dim, step.outer)
+        case "all_reduce":
+            total = x.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total, op=REDUCE_OPS[step.reduce], group=group)
+            return total.div_(size) if step.reduce == "mean" else total
+        case "reduce_scatter":
+            return _reduce_scatter(local.to_front(x, step.dim, step.outer, size), group, size, step.reduce)
+        case "all_to_all":
+            sent = local.to_front(x, step.dim_to, step.outer_to, size)
+            pieces = torch.empty_like(sent)
+            dist.all_to_all_single(pieces.flatten(0, 1), sent.flatten(0, 1), group=group)
+            return local.place(pieces, step.dim, step.outer)
+    raise ValueError(f"no such step: {step.kind}")
+
+
+def _reduce_scatter(pieces: Tensor, group: dist.ProcessGroup, size: int, reduce: str) -> Tensor:
+    mine = pieces.new_empty(pieces.shape[1:])
+    reduce_scatter(mine, pieces.flatten(0, 1), op=REDUCE_OPS[reduce], group=group)
+    return mine.div_(size) if reduce == "mean" else mine
+
+
+class _Conversion(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: TwoWay) -> Tensor:
+        ctx.group, ctx.rank, ctx.size, ctx.step = group, rank, size, step
+        result = move(x, group, rank, size, step.forward)
+        return result.view_as(x) if result is x else result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        return move(gradients[0], ctx.group, ctx.rank, ctx.size, ctx.step.backward), None, None, None, None
+
+
+def conversion(step: TwoWay, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
+    """The step as a function of this device's tensor."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+
+    def convert(x: Tensor) -> Tensor:
+        if step.differentiable:
+            result: Tensor = _Conversion.apply(x, group, rank, size, step)  # type: ignore[no-untyped-call]
+            return result
+        return move(x.detach(), group, rank, size, step.forward)
+
+    convert.__name__ = f"{step.forward.kind}_{step.forward.axis}"
+    return convert

@@ -1,0 +1,48 @@
+"""What this process is on the device mesh: its position, its groups, its device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from autopar.ir.errors import MismatchError
+from autopar.ir.mesh import Mesh
+
+
+@dataclass(frozen=True, kw_only=True)
+class Here:
+    """This process on the axes of a program's mesh. ``groups`` holds the axes longer than 1."""
+
+    device_mesh: DeviceMesh
+    device: torch.device
+    coordinate: dict[str, int]
+    groups: dict[str, dist.ProcessGroup]
+
+    def size(self, axis: str) -> int:
+        return self.device_mesh[axis].size()
+
+    def submesh(self, axes: tuple[str, ...]) -> DeviceMesh:
+        """The device mesh of some axes, which must stand in the mesh's order."""
+        names = self.device_mesh.mesh_dim_names
+        return self.device_mesh if axes == names else self.device_mesh[axes if len(axes) > 1 else axes[0]]
+
+
+def here(mesh: Mesh, device_mesh: DeviceMesh) -> Here:
+    """Requires: ``device_mesh`` has every axis of ``mesh`` with its size. Raises MismatchError if not."""
+    names = device_mesh.mesh_dim_names or ()
+    have = dict(zip(names, device_mesh.shape, strict=True)) if names else {}
+    for axis, size in mesh.axes:
+        if have.get(axis) != size:
+            raise MismatchError(f"the program needs mesh axis {axis}={size}, the process group has {have}")
+    device = torch.device(device_mesh.device_type)
+    if device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+    return Here(
+        device_mesh=device_mesh,
+        device=device,
+        coordinate={axis: device_mesh.get_local_rank(axis) for axis in mesh.names},
+        groups={axis: device_mesh.get_group(axis) for axis, size in mesh.axes if size > 1},
+    )

@@ -1,0 +1,142 @@
+"""Holders: the modules that FSDP2 sees, one for each call of a block and one for the root.
+
+Shard first, then bind: ``fully_shard`` *replaces* the parameters of a holder, so a skeleton is filled from
+the holders afterwards. Gradients are sums, because the loss is already divided by its global denominator:
+the divide factor is 1 everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from autopar.ir.program import Parameter
+from autopar.runtime import torch_private
+from autopar.runtime.devices import Here
+from autopar.runtime.dtypes import TORCH_DTYPES
+
+
+class Holder(nn.Module):
+    """Parameters with the same owner, and the function that computes with them.
+
+    ``inner`` holds the parameters of the same block whose gradients are reduced over other axes.
+    """
+
+    def __init__(
+        self, parameters: Sequence[tuple[Parameter, nn.Parameter]], inner: Holder | None = None
+    ) -> None:
+        super().__init__()
+        self.function: Callable[..., Any] | None = None
+        self.inner = inner
+        self.sharded = False
+        self.described = {parameter.fqn: (f"p{i}", parameter) for i, (parameter, _) in enumerate(parameters)}
+        for i, (_, held) in enumerate(parameters):
+            self.register_parameter(f"p{i}", held)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        if self.inner is not None:
+            self.inner.function = self.function
+            return self.inner(*inputs)
+        assert self.function is not None
+        return self.function(*inputs)
+
+    def read(self, fqn: str) -> Tensor:
+        """This device's tensor, as the program computes with it. Requires: within ``forward``."""
+        name, parameter = self.described[fqn]
+        held: Tensor = getattr(self, name)
+        if isinstance(held, DTensor):
+            held = held.to_local()
+        dtype = TORCH_DTYPES[parameter.compute_dtype]
+        return held if held.dtype == dtype else held.to(dtype)
+
+    def all_held(self) -> dict[str, nn.Parameter]:
+        """Parameters by original name, as they are now: sharded outside ``forward``."""
+        held = {fqn: getattr(self, name) for fqn, (name, _) in self.described.items()}
+        return held if self.inner is None else {**self.inner.all_held(), **held}
+
+    def find(self, fqn: str) -> Holder | None:
+        """The holder of this chain that has the parameter."""
+        if fqn in self.described:
+            return self
+        return None if self.inner is None else self.inner.find(fqn)
+
+
+def make_holder(
+    parameters: Sequence[tuple[Parameter, nn.Parameter]],
+    here: Here,
+    *,
+    zero: int,
+    reshard: bool = True,
+    children: Sequence[nn.Module] = (),
+    root_axes: tuple[str, ...] = (),
+) -> Holder:
+    """A chain of holders, one for each set of runtime axes, sharded or replicated over them.
+
+    ``children`` are the holders of blocks, already made, for the root; ``root_axes`` its axes where it has
+    no parameter of its own.
+    """
+    by_axes: dict[tuple[str, ...], list[tuple[Parameter, nn.Parameter]]] = {}
+    for parameter, held in parameters:
+        axes = tuple(axis for axis in parameter.runtime_axes if axis in here.groups)
+        by_axes.setdefault(axes, []).append((parameter, held))
+    if root_axes and not any(by_axes):
+        by_axes[root_axes] = []
+    holder = Holder(by_axes.pop((), []))
+    holder.blocks = nn.ModuleList(children)
+    for index, (axes, members) in enumerate(sorted(by_axes.items())):
+        own = set(holder.parameters()) - {p for child in children for p in child.parameters()}
+        holder = Holder(members, holder if index or own or children else None)
+        unowned = _plain(holder)
+        _distribute(holder, axes, here, zero=zero, reshard=reshard, ignored=unowned)
+    return holder
+
+
+def _plain(holder: Holder) -> set[nn.Parameter]:
+    """Parameters below that no FSDP group has: they are ignored by this one too."""
+    found: set[nn.Parameter] = set()
+    for module in holder.modules():
+        if module is not holder and isinstance(module, Holder) and not isinstance(module, FSDPModule):
+            found.update(module.parameters(recurse=False))
+    return found
+
+
+def _distribute(
+    holder: Holder, axes: tuple[str, ...], here: Here, *, zero: int, reshard: bool, ignored: set[nn.Parameter]
+) -> None:
+    mesh = torch_private.flattened(here.device_mesh, axes)
+    described = [parameter for _, parameter in holder.described.values()]
+    compute = {TORCH_DTYPES[parameter.compute_dtype] for parameter in described}
+    stored = {TORCH_DTYPES[parameter.type.dtype] for parameter in described}
+    wide = torch.float64 if stored == {torch.float64} else torch.float32
+    policy = MixedPrecisionPolicy(
+        param_dtype=compute.pop() if len(compute) == 1 else None, reduce_dtype=wide, cast_forward_inputs=False
+    )
+    holder.sharded = zero > 0
+    if zero == 0:
+        torch_private.replicate(holder, mesh, policy, ignored)
+    else:
+        fully_shard(
+            holder,
+            mesh=mesh,
+            reshard_after_forward=reshard and zero == 3,
+            mp_policy=policy,
+            ignored_params=ignored,
+        )
+    assert isinstance(holder, FSDPModule)
+    holder.set_gradient_divide_factor(1.0)
+    holder.set_force_sum_reduction_for_comms(True)
+
+
+def set_gradient_sync(holder: Holder, enabled: bool) -> None:
+    """Whether the next backward reduces gradients or only accumulates them.
+
+    Sharded gradients are always reduced: keeping them whole between microbatches is what ZeRO saves.
+    """
+    for module in holder.modules():
+        if isinstance(module, FSDPModule) and not getattr(module, "sharded", False):
+            module.set_requires_gradient_sync(enabled, recurse=False)

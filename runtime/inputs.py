@@ -1,0 +1,104 @@
+"""What the user passes: names, shapes, this rank's part of a batch, microbatches of that part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from autopar.ir.errors import UsageError
+from autopar.ir.graph import Graph
+from autopar.ir.layout import Layout, R, Shard
+from autopar.ir.program import MICROBATCH_AXIS, Program
+from autopar.ir.types import TensorType
+from autopar.runtime import local
+from autopar.runtime.dtensors import local_part
+from autopar.runtime.dtypes import IR_DTYPES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """One input of a program: its global type and its layout, microbatches included."""
+
+    name: str
+    type: TensorType
+    layout: Layout
+
+    @property
+    def whole_batch(self) -> Layout:
+        """The layout of what a rank is given: all microbatches together."""
+        if MICROBATCH_AXIS not in self.layout.mesh.names:
+            return self.layout
+        return self.layout.replace(MICROBATCH_AXIS, R)
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        return self.whole_batch.local_shape(self.type.shape)
+
+    def microbatch(self, tensor: Tensor, index: int) -> Tensor:
+        """Microbatch ``index`` of a rank's part."""
+        mesh = self.layout.mesh
+        if MICROBATCH_AXIS not in mesh.names or not isinstance(self.layout[MICROBATCH_AXIS], Shard):
+            return tensor
+        place = self.layout[MICROBATCH_AXIS]
+        assert isinstance(place, Shard)
+        outer = self.layout.local_outer(place.dim, place.outer)
+        return local.take(tensor, place.dim, outer, mesh.size(MICROBATCH_AXIS), index)
+
+
+def inputs_of(program: Program) -> dict[str, Input]:
+    """What the user passes, in order: inputs of the main graph and the prologue but not its results."""
+    made = set(program.prologue.outputs) if program.prologue else set()
+    found = {entry.name: entry for entry in graph_inputs(program.graph) if entry.name not in made}
+    if program.prologue:
+        for entry in graph_inputs(program.prologue):
+            found.setdefault(entry.name, entry)
+    return found
+
+
+def graph_inputs(graph: Graph) -> list[Input]:
+    entries = []
+    for node in graph.sources("input"):
+        assert node.result.layout is not None
+        entries.append(Input(name=str(node.attr("name")), type=node.result.type, layout=node.result.layout))
+    return entries
+
+
+def by_name(
+    expected: Mapping[str, Input], args: Sequence[Tensor], kwargs: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Positional and keyword arguments under the inputs' names. Raises UsageError for one too many or few."""
+    if len(args) > len(expected):
+        raise UsageError(f"{len(args)} positional inputs were given, the model takes {len(expected)}")
+    given = dict(zip(expected, args, strict=False))
+    for name, tensor in kwargs.items():
+        if name not in expected or name in given:
+            problem = "was given twice" if name in given else "is not an input"
+            raise UsageError(f"{name} {problem}; the inputs are {', '.join(expected)}")
+        given[name] = tensor
+    missing = [name for name in expected if name not in given]
+    if missing:
+        raise UsageError(f"input {missing[0]} is missing; the inputs are {', '.join(expected)}")
+    return given
+
+
+def check(expected: Mapping[str, Input], given: Mapping[str, Tensor], *, whole: bool) -> None:
+    """Raises UsageError where a shape or element type is not what the plan was made for."""
+    for name, entry in expected.items():
+        tensor = given[name]
+        shape = entry.type.shape if whole else entry.local_shape
+        dtype = IR_DTYPES.get(tensor.dtype, str(tensor.dtype))
+        if tuple(tensor.shape) != shape or dtype != entry.type.dtype:
+            part = "global batch" if whole else f"this rank's part of {entry.type}"
+            raise UsageError(
+                f"input {name}: expected {TensorType(entry.type.dtype, shape)} ({part}), "
+                f"given {dtype}[{','.join(map(str, tensor.shape))}]"
+            )
+
+
+def shard(
+    expected: Mapping[str, Input], given: Mapping[str, Tensor], coordinate: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """This rank's part of every input."""
+    return {name: local_part(given[name], entry.whole_batch, coordinate) for name, entry in expected.items()}

@@ -1,0 +1,117 @@
+"""From a lowered graph to an ``fx.GraphModule`` that one device runs.
+
+Every node becomes one call of a function resolved beforehand. A block's module takes its inputs, then the
+tensors of its parameters, so that one module serves all instances of the block; the main graph takes its
+inputs, then the tensors of the parameters that it names itself. Conversions that FSDP2 performs, and those
+over microbatches, which the schedule performs, vanish.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import fx
+
+from autopar.ir.errors import IRError
+from autopar.ir.graph import Graph, Node, Operand
+from autopar.ir.program import MICROBATCH_AXIS
+from autopar.runtime.collectives import conversion
+from autopar.runtime.moves import of_node
+from autopar.runtime.ops import bind
+
+# What stands for a ``call`` node: operands in, results out.
+Call = Callable[..., tuple[torch.Tensor, ...]]
+
+
+def stored_nodes(graph: Graph) -> tuple[Node, ...]:
+    """Nodes whose tensors the module takes after its inputs, in that order."""
+    return tuple(node for node in graph.nodes if node.target in ("param", "buffer", "constant"))
+
+
+def build(
+    graph: Graph,
+    coordinate: Mapping[str, int],
+    groups: Mapping[str, dist.ProcessGroup],
+    device: torch.device,
+    *,
+    calls: Callable[[Node], Call] | None = None,
+) -> fx.GraphModule:
+    """The graph as a module: ``module(*inputs, *stored) -> tuple of outputs``.
+
+    ``coordinate``: this device's position on each axis; ``groups``: its process group along each axis
+    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node.
+    """
+    built = fx.Graph()
+    values: dict[str, fx.Node] = {}
+    for node in (*graph.sources("input"), *stored_nodes(graph)):
+        values[node.result.name] = built.placeholder(_identifier(node.result.name))
+    for node in graph.nodes:
+        if node.target in ("input", "param", "buffer", "constant"):
+            continue
+        operands = tuple(_operand(operand, values) for operand in node.operands)
+        if node.target.startswith("comm."):
+            values[node.result.name] = _conversion(built, node, operands[0], groups)
+            continue
+        function: Callable[..., Any]
+        args: tuple[Any, ...]
+        kwargs: dict[str, Any]
+        if node.target == "call":
+            if calls is None:
+                raise IRError(f"@{graph.name}: a call inside a block")
+            function, args, kwargs = _named(calls(node), f"call_{node.attr('block')}"), operands, {}
+        else:
+            function, args, kwargs = bind(node, operands, coordinate, device)
+        made = built.create_node("call_function", function, args, kwargs)
+        several = node.target == "call" or len(node.results) > 1 or _returns_list(function)
+        for index, value in enumerate(node.results):
+            values[value.name] = built.call_function(operator.getitem, (made, index)) if several else made
+    built.output(tuple(values[name] for name in graph.outputs))
+    built.lint()
+    return fx.GraphModule(torch.nn.Module(), built, class_name=_identifier(graph.name))
+
+
+def _conversion(
+    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup]
+) -> fx.Node:
+    step = of_node(node)
+    axis = step.forward.axis
+    if axis == MICROBATCH_AXIS and step.forward.kind not in ("identity", "all_reduce"):
+        raise IRError(f"{node.result.name} = {node.target}: no value but the loss crosses microbatches")
+    if step.runtime_owned or axis == MICROBATCH_AXIS or axis not in groups:
+        assert isinstance(operand, fx.Node)
+        return operand
+    return built.call_function(conversion(step, groups[axis]), (operand,))
+
+
+def _operand(operand: Operand, values: Mapping[str, fx.Node]) -> Any:
+    if isinstance(operand, tuple):
+        return tuple(None if name is None else values[name] for name in operand)
+    return None if operand is None else values[operand]
+
+
+def _returns_list(function: Callable[..., Any]) -> bool:
+    schema = getattr(function, "_schema", None)
+    return schema is not None and (
+        len(schema.returns) > 1
+        or "[]" in str(schema.returns[0].type)
+        or "List" in str(schema.returns[0].type)
+    )
+
+
+def _named(function: Call, name: str) -> Call:
+    """fx prints a function by its name."""
+
+    def call(*values: Any) -> tuple[torch.Tensor, ...]:
+        return function(*values)
+
+    call.__name__ = _identifier(name)
+    return call
+
+
+def _identifier(name: str) -> str:
+    """A Python name: values of blocks are numbers, and a value may be called like a keyword."""
+    return "v_" + "".join(letter if letter.isalnum() else "_" for letter in name)

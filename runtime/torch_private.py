@@ -1,0 +1,34 @@
+"""Every private name of torch that the runtime uses, each with its reason.
+
+Checked on torch 2.11 to 2.13; a name that moves is mended here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+
+def flattened(mesh: DeviceMesh, axes: Sequence[str]) -> DeviceMesh:
+    """One-dimensional mesh over several axes. ``DeviceMesh._flatten``: no public way to shard over both."""
+    if len(axes) == 1:
+        return mesh[axes[0]]
+    return mesh[tuple(axes)]._flatten("_".join(axes))
+
+
+def replicate(
+    module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, ignored: set[nn.Parameter]
+) -> Any:
+    """Data parallelism without sharding, on the machinery of FSDP2.
+
+    ``torch.distributed._composable.replicate_with_fsdp``: the public ``replicate`` and DDP know neither
+    DTensor parameters nor ``fully_shard`` modules beside them, and a two-dimensional mesh with a sharded
+    axis of size 1 would put that axis into every parameter's placements.
+    """
+    from torch.distributed._composable.replicate_with_fsdp import replicate as with_fsdp
+
+    return with_fsdp(module, mesh=mesh, mp_policy=policy, ignored_params=ignored)

@@ -1,0 +1,152 @@
+"""A plan as tables."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from autopar.cli.plan_placements import block_of
+from autopar.cli.plan_view import warnings
+from tests.cli.plans import collective, example_plan
+
+
+@pytest.fixture
+def shown(cli, tmp_path):
+    """Show a plan that differs from the example, and return stdout."""
+
+    def _shown(**changed):
+        path = tmp_path / "plan.json"
+        example_plan(**changed).save(path)
+        result = cli("show", path)
+        assert result.code == 0
+        return result.out
+
+    return _shown
+
+
+def lines(text: str) -> list[str]:
+    """The lines with one space between words."""
+    return [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_line_is_wider_than_the_terminal(cli, saved, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert max(len(line) for line in cli("show", saved).out.splitlines()) <= columns
+
+
+def test_nothing_is_cut_off_on_a_narrow_terminal(shown):
+    name = "encoder.layers.*." + "very_long_module_name." * 5 + "weight"
+    text = shown(placements={name: {"dp": "R", "tp": "S(0)/3"}}, storage={name: {"dp": "R", "tp": "S(0)/3"}})
+    found = re.sub(r"[\s─]", "", text)
+    assert "…" not in text
+    assert "tp:S(0)/3" in found
+
+
+def test_the_head_says_what_it_costs_and_how_good_it_is(shown):
+    text = lines(shown())
+    assert text[0] == "Plan zoo:llama3-8b on 2x4xH100-SXM"
+    assert "step time 412 ms (gap 0.5 %, time limit)" in text
+    assert "lower bound 410 ms: no plan that the options allow is faster" in text
+    assert "mesh dp 2 × tp 4 (8 devices)" in text
+    assert "microbatches 4" in text
+
+
+def test_a_proven_plan_says_so_and_warns_of_nothing():
+    plan = example_plan(
+        proven_optimal=True, gap=0.0, islands=[], profile={"name": "b", "sha256": "", "priced": {}}
+    )
+    assert list(warnings(plan)) == []
+
+
+def test_what_the_reader_should_know_is_on_stderr(cli, saved):
+    result = cli("show", saved)
+    assert "warning: not proven optimal (time limit): a plan 0.5 % faster may exist\n" in result.err
+    assert "warning: 1.0 % of the work is not divided between devices" in result.err
+    assert "for want of a measured efficiency: softmax;" in result.err
+    assert "warning" not in result.out
+
+
+def test_parameters_stand_under_their_block_as_used_and_as_kept(shown):
+    text = lines(shown())
+    start = text.index("model.layers.*")
+    assert text[start + 1 : start + 3] == [
+        "input_layernorm.weight R the same",
+        "self_attn.q_proj.weight tp:S(0) dp:S(0) tp:S(0)",
+    ]
+    assert text[start - 1] == "lm_head.weight tp:S(0) the same"
+
+
+def test_each_block_has_its_zero_level_and_recompute(shown):
+    text = lines(shown())
+    assert "layer 32 61 3 full" in text
+    assert "rest of the model 1 0" in text
+
+
+def test_memory_is_set_against_the_budget_by_stage(shown):
+    memory = {"budget_bytes": 100_000_000_000, "peak_bytes": [90_000_000_000, 50_000_000_000], "parts": {}}
+    text = lines(shown(memory=memory))
+    assert any(line.startswith("stage 0 90 GB 90.0 % ██") for line in text)
+    assert any(line.startswith("stage 1 50 GB 50.0 % ██") for line in text)
+
+
+def test_step_time_is_split(shown):
+    assert any(line.startswith("exposed communication 80 ms 19.4 %") for line in lines(shown()))
+
+
+def test_collectives_are_the_largest_first_with_their_bytes_a_step(shown):
+    rows = [line for line in lines(shown()) if line.startswith(("all_reduce", "reduce_scatter"))]
+    assert rows[0] == "reduce_scatter dp gradients 436 MB 32 14 GB model.layers.*"
+    assert rows[1].startswith("all_reduce tp forward 67.1 MB 128 8.59 GB")
+
+
+def test_many_collectives_are_summed_up(shown):
+    many = [collective("all_gather", "dp", 1000 + i, 1, f"layers.{i}", "forward") for i in range(25)]
+    assert "and 5 smaller ones, 5.01 kB in all: --json lists them" in lines(shown(collectives=many))
+
+
+def test_islands_and_prices_are_listed(shown):
+    text = lines(shown())
+    assert "aten.sort.default 2 1.0 %" in text
+    assert "Prices: cost profile builtin (sha256 a3a3a3a3a3a3)" in text
+    assert "measured rate matmul" in text
+
+
+def test_one_device_needs_no_mesh_and_sends_nothing(shown):
+    text = shown(on="1x1xCPU", mesh={}, collectives=[], islands=[])
+    assert "one device" in text
+    assert "Collectives" not in text
+    assert "Islands" not in text
+
+
+def test_the_file_and_its_hash_close_the_page(cli, saved):
+    last = "".join(cli("show", saved).out.split()).removesuffix("\n")
+    assert last.endswith(f"plan.jsonsha256{example_plan().sha256[:16]}")
+
+
+def test_show_json_is_the_saved_document(cli, saved):
+    assert cli("show", saved, "--json").document == example_plan().document()
+
+
+def test_colours_are_for_terminals_that_want_them(cli, saved, monkeypatch):
+    plain = cli("show", saved).out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" in cli("show", saved).out
+    monkeypatch.setenv("NO_COLOR", "1")
+    coloured = cli("show", saved).out
+    assert "\x1b[3" not in coloured
+    assert re.sub(r"\x1b\[\d*m", "", coloured) == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        ("model.layers.*.mlp.weight", "model.layers.*"),
+        ("layers.0-15.experts.*.w", "layers.0-15.experts.*"),
+        ("h.{0..3}.w", "h.{0..3}"),
+        ("lm_head.weight", ""),
+    ],
+)
+def test_the_block_of_a_pattern_ends_at_its_last_repeat(name, block):
+    assert block_of(name) == block

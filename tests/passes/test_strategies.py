@@ -1,0 +1,193 @@
+"""A node's strategies are its rule's factors, and where each stands decides every layout."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.ir.errors import IRError
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.ir.text import parse_graph
+from autopar.passes.facts import facts
+from autopar.passes.positions import flat_operands, instantiate_rules, positions
+from autopar.passes.strategies import Choice, Strategy, parse_choices, strategies
+from tests.lowered import model_of
+
+LINEAR = """
+graph @g {
+  %x: f64[8,12] = input() {name="x"}
+  %w: f64[24,12] = param() {fqn="w"}
+  %y: f64[8,24] = aten.linear.default(%x, %w) {}
+  %z: f64[8,24] = aten.relu.default(%y) {}
+  return %z
+}
+"""
+
+
+def legal(
+    text: str, name: str, mesh: Mesh, *, partial: tuple[str, ...] = (), **inputs: tuple[int | None, int | None]
+) -> tuple[Strategy, ...]:
+    graph = parse_graph(text)
+    model = model_of(graph, inputs)
+    marks = positions(graph, model.rules, inputs)
+    key = (graph.name, name)
+    sums = [frozenset(partial) for _ in flat_operands(graph.producers()[name])]
+    return strategies(model.rules[key], marks, key, model.shapes[key], mesh, sums)
+
+
+def table(found: tuple[Strategy, ...], mesh: Mesh) -> dict[str, str]:
+    """Choices -> layouts, as text."""
+    lines = {}
+    for chosen in found:
+        operands = ", ".join("none" if layout is None else layout.text() for layout in chosen.operands)
+        results = ", ".join(layout.text() for layout in chosen.results)
+        lines[" ".join(chosen.text(mesh).values())] = f"{operands} -> {results}".replace(f"{mesh.names[0]}:", "")
+    return lines
+
+
+def test_the_four_ways_to_split_a_product() -> None:
+    """Columns, rows, batch or nothing; R* where the gradient comes in parts, and P where a factor is contracted."""
+    graph = LINEAR.replace("input()", "param()").replace('name="x"', 'fqn="x"')
+    assert table(legal(graph, "y", Mesh((("t", 2),))), Mesh((("t", 2),))) == {
+        "*b0": "S(0), R* -> S(0)",
+        "k": "S(1), S(1) -> P(sum)",
+        "n": "R*, S(0) -> S(1)",
+        "-": "R, R -> R",
+    }
+
+
+def test_no_star_without_a_gradient() -> None:
+    """An input of the model needs no reduced gradient: R, not R*."""
+    assert table(legal(LINEAR, "y", Mesh((("t", 2),)), x=(None, None)), Mesh((("t", 2),)))["n"] == "R, S(0) -> S(1)"
+
+
+def test_dp_splits_the_batch_only_and_tp_all_else() -> None:
+    mesh = Mesh((("dp", 2),))
+    assert set(table(legal(LINEAR, "y", mesh, x=(0, None)), mesh)) == {"*b0", "-"}
+    mesh = Mesh((("tp", 2),))
+    assert set(table(legal(LINEAR, "y", mesh, x=(0, None)), mesh)) == {"k", "n", "-"}
+
+
+def test_sums_pass_where_they_may() -> None:
+    """A Partial operand stops at a relu, and passes an addition that both sides enter as sums."""
+    mesh = Mesh((("t", 2),))
+    assert "P0" not in table(legal(LINEAR, "z", mesh, partial=("t",), x=(None, None)), mesh)
+    text = """
+    graph @g {
+      %a: f64[8] = param() {fqn="a"}
+      %b: f64[8] = param() {fqn="b"}
+      %s: f64[8] = aten.add.Tensor(%a, %b) {}
+      %p: f64[8] = aten.mul.Tensor(%a, %b) {}
+      return %s, %p
+    }
+    """
+    assert table(legal(text, "s", mesh, partial=("t",)), mesh)["P0"] == "P(sum), P(sum) -> P(sum)"
+    product = table(legal(text, "p", mesh, partial=("t",)), mesh)
+    assert product["P0"] == "P(sum), R* -> P(sum)" and product["P1"] == "R*, P(sum) -> P(sum)"
+    assert "P0" not in table(legal(text, "s", mesh), mesh)  # nowhere is it Partial
+
+
+def test_axes_of_one_factor_stack() -> None:
+    """The first axis owns the major part; a third does not fit any more."""
+    mesh = Mesh((("a", 2), ("b", 2), ("c", 3)))
+    found = table(legal(LINEAR, "y", mesh, x=(None, None)), mesh)
+    assert found["*b0 *b0 -"] == "S(0), b:S(0), c:R, R*, b:R*, c:R -> S(0), b:S(0), c:R"
+    assert found["n n n"].endswith("-> S(1), b:S(1), c:S(1)")
+    assert not any(key.startswith("*b0 *b0 *b0") for key in found)
+
+
+def test_an_odd_extent_is_not_split() -> None:
+    text = LINEAR.replace("24", "25")
+    assert set(table(legal(text, "y", Mesh((("t", 2),)), x=(None, None)), Mesh((("t", 2),)))) == {"*b0", "k", "-"}
+
+
+def test_a_minor_factor_waits_until_the_major_one_does_not_fit() -> None:
+    """Heads come before the features inside a head; with too few heads the features are offered."""
+    text = """
+    graph @g {
+      %x: f64[4,24] = param() {fqn="x"}
+      %h: f64[4,3,8] = aten.reshape.default(%x) {shape=(4, 3, 8)}
+      return %h
+    }
+    """
+    assert set(table(legal(text, "h", Mesh((("t", 3),))), Mesh((("t", 3),)))) == {"f1_0", "-"}
+    mesh = Mesh((("t", 2),))
+    found = table(legal(text, "h", mesh), mesh)
+    assert found["f1_1"] == "S(1)/3 -> S(2)"
+    assert "f1_0" not in found
+
+
+def test_rows_of_attention_are_split_without_strides() -> None:
+    """Causal attention over part of the rows needs a first row: a strided part is not offered."""
+    text = """
+    graph @g {
+      %x: f64[2,2,4,2,3] = input() {name="x"}
+      %q: f64[2,2,8,3] = aten.reshape.default(%x) {shape=(2, 2, 8, 3)}
+      %y: f64[2,2,8,3] = aten.scaled_dot_product_attention.default(%q, %q, %q) {is_causal=true}
+      return %y
+    }
+    """
+    found = legal(text, "y", Mesh((("t", 2),)), x=(None, 3))
+    graph = parse_graph(text)
+    marks = positions(graph, instantiate_rules(graph), {"x": (None, 3)})
+    assert marks.offered(("g", "y"), "sq", 8, "t", 2) == (1, 4)
+    assert {str(chosen.choices[0]) for chosen in found} == {"b0", "g", "sq", "-"}
+
+
+def test_time_is_not_a_choice() -> None:
+    """What depends on the batch runs once a microbatch, all else is the same in each; and no star shows on mb."""
+    mesh = Mesh((("tp", 2), ("mb", 2)))
+    found = legal(LINEAR, "y", mesh, x=(0, None))
+    assert {str(chosen.choices[1]) for chosen in found} == {"*b0"}
+    assert all(chosen.operands[1] is not None and chosen.operands[1].text().endswith("mb:R") for chosen in found)
+    still = legal(LINEAR, "y", mesh, x=(None, None))
+    assert {str(chosen.choices[1]) for chosen in still} == {"-"}
+
+
+def test_results_of_one_node_share_its_strategy() -> None:
+    """A split into three projections takes one choice for all of them."""
+    text = """
+    graph @g {
+      %x: f64[4,36] = param() {fqn="x"}
+      %q: f64[4,12], %k: f64[4,12], %v: f64[4,12] = aten.split_with_sizes.default(%x) {dim=1, split_sizes=(12, 12, 12)}
+      return %q, %k, %v
+    }
+    """
+    mesh = Mesh((("t", 2),))
+    assert table(legal(text, "q", mesh), mesh) == {
+        "d0": "S(0) -> S(0), S(0), S(0)",
+        "n": "S(1)/3 -> S(1), S(1), S(1)",
+        "-": "R -> R, R, R",
+    }
+
+
+@pytest.mark.parametrize(
+    "choice", [Choice(), Choice("n"), Choice("n", 3), Choice(partial=1), Choice("*b0", 4)], ids=str
+)
+def test_choices_read_back_from_their_text(choice: Choice) -> None:
+    assert Choice.parse(str(choice)) == choice
+
+
+def test_a_choice_for_an_axis_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(IRError, match="strategy names axis 'q', the mesh has t=2"):
+        parse_choices({"q": "n"}, Mesh((("t", 2),)))
+
+
+def test_gradients_flow_from_parameters_only() -> None:
+    """Facts: integers, detached values and what depends on inputs alone carry no gradient."""
+    text = """
+    graph @g {
+      %x: f64[4] = input() {name="x"}
+      %w: f64[4] = param() {fqn="w"}
+      %f: f64[4] = param() {fqn="f", trainable=false}
+      %a: f64[4] = aten.mul.Tensor(%x, %f) {}
+      %b: f64[4] = aten.mul.Tensor(%a, %w) {}
+      %c: bool[4] = aten.gt.Scalar(%b) {other=0}
+      %d: f64[4] = autopar.detach(%b) {}
+      return %b, %c, %d
+    }
+    """
+    known = facts(graph := parse_graph(text))
+    assert isinstance(graph, Graph)
+    assert {name for (_, name), fact in known.items() if fact.grad} == {"w", "b"}
+    assert {name for (_, name), fact in known.items() if fact.pure} == {"x"}

@@ -1,0 +1,299 @@
+"""A small language model and the program that a lowering would make of it, written by hand.
+
+Embedding (tied with the head), blocks ``h + W2 relu(W1 h + b1) + b2``, cross-entropy. ``tp`` splits the
+vocabulary and the hidden features, ``dp`` the batch, ``mb`` is microbatches. No part of autopar above
+``ir`` is used, so these programs test the runtime alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autopar.ir.convert import convert
+from autopar.ir.graph import Graph, Node, Value, sorted_attrs
+from autopar.ir.layout import RSTAR, Layout, P, Partial, Placement, R, Shard
+from autopar.ir.mesh import Mesh
+from autopar.ir.program import Parameter, Program
+from autopar.ir.types import Attr, TensorType
+
+VOCABULARY, WIDTH, HIDDEN, BATCH, SEQUENCE, LAYERS = 16, 8, 16, 8, 4, 3
+
+
+class Model(nn.Module):
+    """The model as its user writes it."""
+
+    def __init__(self, seed: int = 0, layers: int = LAYERS) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embed = nn.Embedding(VOCABULARY, WIDTH, dtype=torch.float64)
+        self.layers = nn.ModuleList(Block() for _ in range(layers))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.float64)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.embed(ids)
+        for layer in self.layers:
+            h = layer(h)
+        return F.cross_entropy(self.head(h).flatten(0, 1), labels.flatten()), h
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(WIDTH, HIDDEN, dtype=torch.float64)
+        self.fc2 = nn.Linear(HIDDEN, WIDTH, dtype=torch.float64)
+
+    def forward(self, h: Tensor) -> Tensor:
+        result: Tensor = h + self.fc2(F.relu(self.fc1(h)))
+        return result
+
+
+def batch(step: int = 0) -> dict[str, Tensor]:
+    """A global batch; one target in three is ignored, unevenly over the ranks."""
+    generator = torch.Generator().manual_seed(100 + step)
+    ids = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
+    labels = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
+    labels[: BATCH // 2, :2] = -100
+    labels[0] = -100
+    return {"ids": ids, "labels": labels}
+
+
+@dataclass
+class Draft:
+    """A lowered graph in the making."""
+
+    mesh: Mesh
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(
+        self,
+        target: str,
+        operands: tuple[Value, ...],
+        shape: tuple[int, ...],
+        layout: Layout,
+        dtype: str = "f64",
+        **attrs: Attr,
+    ) -> Value:
+        value = Value(f"v{len(self.nodes)}", TensorType(dtype, shape), layout)
+        self.nodes.append(
+            Node(
+                results=(value,),
+                target=target,
+                operands=tuple(o.name for o in operands),
+                attrs=sorted_attrs(attrs),
+            )
+        )
+        return value
+
+    def source(
+        self, target: str, shape: tuple[int, ...], layout: Layout, dtype: str = "f64", **attrs: Attr
+    ) -> Value:
+        return self.add(target, (), shape, layout, dtype, **attrs)
+
+    def to(self, value: Value, runtime: tuple[str, ...] = (), **placements: Placement) -> Value:
+        """Conversion on the named axes; those over ``runtime`` belong to FSDP2."""
+        assert value.layout is not None
+        wanted = value.layout
+        for axis, placement in placements.items():
+            if axis in self.mesh.names:
+                wanted = wanted.replace(axis, placement)
+        for step in convert(value.layout, wanted, value.type.shape, grad=value.type.is_float):
+            owner = {"owner": "runtime"} if step.axis in runtime else {}
+            value = self.add(
+                f"comm.{step.kind}",
+                (value,),
+                value.type.shape,
+                step.after,
+                value.type.dtype,
+                axis=step.axis,
+                backward=step.backward,
+                dim=step.dim,
+                outer=step.outer,
+                dim_to=step.dim_to,
+                outer_to=step.outer_to,
+                reduce=step.reduce,
+                **owner,
+            )
+        return value
+
+    def done(self, name: str, *outputs: Value, blocks: tuple[Graph, ...] = ()) -> Graph:
+        return Graph(
+            name=name,
+            nodes=tuple(self.nodes),
+            outputs=tuple(o.name for o in outputs),
+            blocks=blocks,
+            mesh=self.mesh,
+        )
+
+
+def program(
+    *,
+    dp: int = 1,
+    cp: int = 1,
+    tp: int = 1,
+    microbatches: int = 1,
+    zero: int = 0,
+    recompute: bool = False,
+    layers: int = LAYERS,
+    root_zero: int | None = None,
+    graph_owned: bool = False,
+    compute: str = "f64",
+) -> Program:
+    """The model's training step over ``dp`` × ``cp`` × ``tp`` devices.
+
+    ``graph_owned``: the program reduces the gradients of the biases over dp; fc1's are stored sharded there.
+    ``compute``: the element type in which parameters are used.
+    """
+    mesh = Mesh((("dp", dp), *([("cp", cp)] if cp > 1 else []), ("tp", tp)))
+    whole = Mesh((*mesh.axes, ("mb", microbatches))) if microbatches > 1 else mesh
+    root = zero if root_zero is None else root_zero
+    main = Draft(whole)
+    ids_type = (BATCH, SEQUENCE)
+    split: dict[str, Placement] = {"dp": Shard(0)}
+    if cp > 1:
+        split["cp"] = Shard(1)
+    before = Draft(mesh)
+    given = before.source("input", ids_type, Layout.of(mesh, split), "i64", name="labels")
+    if microbatches > 1:
+        split["mb"] = Shard(0, dp)
+    by_batch = Layout.of(whole, split)
+    reduced: dict[str, Placement] = dict.fromkeys(split, P)
+
+    ids = main.source("input", ids_type, by_batch, "i64", name="ids")
+    labels = main.source("input", ids_type, by_batch, "i64", name="labels")
+    count = main.source("input", (), Layout.replicated(whole), name="count")
+    stored = {p.fqn: p for p in _parameters(mesh, zero, root, layers, graph_owned, compute)}
+    table = main.source(
+        "param", (VOCABULARY, WIDTH), _over(whole, stored["embed.weight"].layout), compute, fqn="embed.weight"
+    )
+    table = main.to(table, ("dp", "cp"), dp=RSTAR, cp=RSTAR, mb=RSTAR)
+    rows = (("tp", VOCABULARY // tp),)
+    h = main.add(
+        "autopar.embedding_shard",
+        (table, ids),
+        (*ids_type, WIDTH),
+        Layout.of(whole, {**split, "tp": P}),
+        start=rows,
+    )
+    h = main.to(h, tp=R)
+    names = tuple(
+        tuple(f"layers.{i}.{leaf}" for leaf in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"))
+        for i in range(layers)
+    )
+    assert h.layout is not None
+    h = main.add("call", (h,), h.type.shape, h.layout, block="layer", count=layers, carried=1, params=names)
+    assert h.layout is not None
+    into = main.to(h, tp=RSTAR)
+    logits = main.add(
+        "aten.linear.default",
+        (into, table),
+        (*ids_type, VOCABULARY),
+        Layout.of(whole, {**split, "tp": Shard(2)}),
+    )
+    top = main.add("autopar.row_max", (logits,), ids_type, Layout.of(whole, {**split, "tp": Partial("max")}))
+    top = main.to(top, tp=R)
+    stats = main.add(
+        "autopar.cross_entropy_stats",
+        (logits, labels, top),
+        (*ids_type, 2),
+        Layout.of(whole, {**split, "tp": P}),
+        start=rows,
+    )
+    stats = main.to(stats, tp=R)
+    loss = main.add("autopar.cross_entropy_from_stats", (stats, labels), (), Layout.of(whole, reduced))
+    loss = main.to(loss, dp=R, cp=R, mb=R)
+    loss = main.add("aten.div.Tensor", (loss, count), (), Layout.replicated(whole))
+
+    summed = Layout.of(mesh, {axis: P for axis in split if axis in mesh.names})
+    number = before.to(before.add("autopar.count_targets", (given,), (), summed), dp=R, cp=R)
+    prologue = before.done("prologue", number)
+    renamed = {number.name: "count"}
+    prologue = Graph(
+        name="prologue",
+        mesh=mesh,
+        outputs=("count",),
+        nodes=tuple(_rename(node, renamed) for node in prologue.nodes),
+    )
+    return Program(
+        mesh=mesh,
+        graph=main.done("main", loss, h, blocks=(_block(whole, split, stored),)),
+        parameters=tuple(stored.values()),
+        data_axes=("dp",),
+        microbatches=microbatches,
+        prologue=prologue,
+        recompute=("layer",) if recompute else (),
+        zero={"layer": zero, "": root},
+        loss=loss.name,
+    )
+
+
+def _block(whole: Mesh, split: dict[str, Placement], stored: dict[str, Parameter]) -> Graph:
+    draft = Draft(whole)
+    h = draft.source("input", (BATCH, SEQUENCE, WIDTH), Layout.of(whole, split), name="h")
+    slots = []
+    for slot, leaf in enumerate(("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")):
+        kind = stored[f"layers.0.{leaf}"]
+        value = draft.source(
+            "param", kind.type.shape, _over(whole, kind.layout), kind.compute_dtype, slot=slot
+        )
+        tp = Shard(0) if leaf == "fc1.bias" else kind.layout["tp"]
+        slots.append(draft.to(value, kind.runtime_axes, dp=RSTAR, cp=RSTAR, mb=RSTAR, tp=tp))
+    w1, b1, w2, b2 = slots
+    hidden, columns = (BATCH, SEQUENCE, HIDDEN), Layout.of(whole, {**split, "tp": Shard(2)})
+    u = draft.add("aten.linear.default", (draft.to(h, tp=RSTAR), w1), hidden, columns)
+    u = draft.add("aten.add.Tensor", (u, b1), hidden, columns)
+    u = draft.add("aten.relu.default", (u,), hidden, columns)
+    y = draft.add("aten.linear.default", (u, w2), h.type.shape, Layout.of(whole, {**split, "tp": P}))
+    y = draft.to(y, tp=R)
+    y = draft.add("aten.add.Tensor", (y, b2), h.type.shape, Layout.of(whole, split))
+    y = draft.add("aten.add.Tensor", (h, y), h.type.shape, Layout.of(whole, split))
+    return draft.done("layer", y)
+
+
+def _parameters(
+    mesh: Mesh, zero: int, root: int, layers: int, graph_owned: bool, compute: str
+) -> list[Parameter]:
+    shapes: list[tuple[str, tuple[int, ...], int | None, str]] = [
+        ("embed.weight", (VOCABULARY, WIDTH), 0, "")
+    ]
+    for i in range(layers):
+        group = f"layer/{i}"
+        shapes += [
+            (f"layers.{i}.fc1.weight", (HIDDEN, WIDTH), 0, group),
+            (f"layers.{i}.fc1.bias", (HIDDEN,), 0, group),
+            (f"layers.{i}.fc2.weight", (WIDTH, HIDDEN), 1, group),
+            (f"layers.{i}.fc2.bias", (WIDTH,), None, group),
+        ]
+    found = []
+    for fqn, shape, dim, group in shapes:
+        placements: dict[str, Placement] = {} if dim is None else {"tp": Shard(dim)}
+        owned = graph_owned and fqn.endswith("bias")
+        if owned and fqn.endswith("fc1.bias"):
+            placements = {"dp": Shard(0), "tp": Shard(0, mesh.size("dp"))}
+        if not owned and (zero if group else root) == 3:  # FSDP2 cuts what tp has left
+            placements["dp"] = Shard(0, mesh.size("tp") if dim == 0 else 1)
+        found.append(
+            Parameter(
+                fqn=fqn,
+                type=TensorType("f64", shape),
+                compute_dtype=compute,
+                layout=Layout.of(mesh, placements),
+                runtime_axes=() if owned else ("dp", "cp") if "cp" in mesh.names else ("dp",),
+                group=group,
+            )
+        )
+    return found
+
+
+def _over(mesh: Mesh, layout: Layout) -> Layout:
+    return Layout.of(mesh, dict(zip(layout.mesh.names, layout.placements, strict=True)))
+
+
+def _rename(node: Node, names: dict[str, str]) -> Node:
+    results = tuple(Value(names.get(v.name, v.name), v.type, v.layout) for v in node.results)
+    operands = tuple(names.get(o, o) if isinstance(o, str) else o for o in node.operands)
+    return Node(results=results, target=node.target, operands=operands, attrs=node.attrs)

@@ -1,0 +1,37 @@
+"""Which meshes and numbers of microbatches the search tries."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.ir.errors import UsageError
+from autopar.passes.candidates import microbatch_counts, pinned_meshes, searched_meshes
+
+
+def test_searched_meshes_fill_the_world_with_at_most_two_axes() -> None:
+    meshes = list(searched_meshes(8, 8, 16))
+    assert {mesh.world_size for mesh in meshes} == {8}
+    assert all(len(mesh.axes) <= 2 for mesh in meshes)
+    assert {"dp=8", "tp=8", "cp=8", "dp=2, tp=4", "dp=4, cp=2", "cp=2, tp=4"} <= {str(mesh) for mesh in meshes}
+
+
+def test_data_axes_divide_the_batch_and_cp_the_sequence() -> None:
+    names = {str(mesh) for mesh in searched_meshes(4, 2, 3)}
+    assert names == {"tp=4", "dp=2, tp=2"}
+
+
+def test_a_free_axis_takes_what_is_left() -> None:
+    assert [str(mesh) for mesh in pinned_meshes({"dp": -1, "tp": 4}, 16)] == ["dp=4, tp=4"]
+
+
+@pytest.mark.parametrize(
+    ("pinned", "word"), [({"dp": 3}, "3 devices"), ({"pp": 2, "dp": 4}, "pipeline"), ({"dp": 0, "tp": 8}, "dp")]
+)
+def test_a_mesh_that_cannot_be_is_refused_with_the_reason(pinned: dict[str, int], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        list(pinned_meshes(pinned, 8))
+
+
+def test_microbatches_are_powers_of_two_that_divide_a_devices_batch() -> None:
+    assert microbatch_counts(24, 2) == (1, 2, 4)
+    assert microbatch_counts(3, 1) == (1,)
