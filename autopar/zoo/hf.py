@@ -83,7 +83,8 @@ def _model_class(config: Any, source: str) -> tuple[Any, str]:
     if config.architectures:
         name = config.architectures[0]
     elif config.is_encoder_decoder:
-        name = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+        speech = auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.get(config.model_type)
+        name = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, speech)
     else:
         causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
         name = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(config.model_type, causal)
