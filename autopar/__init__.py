@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from autopar.ir.constraints import replicate, split
     from autopar.ir.plan import Plan
     from autopar.runtime.module import ParallelModule
+    from autopar.verifying.verify import verify
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "replicate", "split"]
+__all__ = [
+    "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "replicate", "split", "verify",
+]  # fmt: skip
 
 # Imported on first use: the command line must not wait for torch.
 _HOMES = {
@@ -29,6 +32,7 @@ _HOMES = {
     "plan": "autopar.api",
     "replicate": "autopar.ir.constraints",
     "split": "autopar.ir.constraints",
+    "verify": "autopar.verifying.verify",
 }
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.layout import Layout, Partial, R, Shard
@@ -18,7 +17,7 @@ from autopar.runtime import inputs as entries
 from autopar.runtime import local
 from autopar.runtime.assemble import assemble
 from autopar.runtime.devices import here
-from autopar.runtime.dtensors import as_dtensor
+from autopar.runtime.dtensors import as_dtensor, gathered
 from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.parameters import Names, Whole
@@ -145,8 +144,7 @@ class ParallelModule(nn.Module):
         """Whole tensors under the original names, on every rank. A collective of all ranks."""
         found: dict[str, Tensor] = {}
         for name, tensor in self.state_dict().items():
-            part = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            found[name] = part.detach().clone()
+            found[name] = gathered(tensor).detach().clone()
         return found
 
     def _given(self, args: Sequence[Tensor], kwargs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -19,7 +19,8 @@ from tests.api.ranks import Net, example
 from tests.models import bert, inputs
 from tests.parity.processes import NETWORKS
 
-PUBLIC = ["Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "replicate", "split"]
+PUBLIC = ["Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "replicate", "split",
+          "verify"]
 FAIR = str(NETWORKS / "fair.toml")
 PLANNED_TWICE = """
 import sys
