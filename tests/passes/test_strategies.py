@@ -102,7 +102,7 @@ def test_axes_of_one_factor_do_not_reach_into_the_factor_behind_it() -> None:
     graph @g {
       %x: f64[4,8,5] = param() {fqn="x"}
       %w: f64[8,4,3] = param() {fqn="w"}
-      %y: f64[4,8,3] = aten.convolution.default(%x, %w) {stride=(1,), padding=(0,), dilation=(1,), transposed=False, output_padding=(0,), groups=2}
+      %y: f64[4,8,3] = aten.convolution.default(%x, %w) {stride=(1,), padding=(0,), dilation=(1,), transposed=false, output_padding=(0,), groups=2}
       return %y
     }
     """  # noqa: E501
