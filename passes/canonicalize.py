@@ -16,6 +16,7 @@ What changed its spelling on the way (dims are never negative, sizes always expl
     constants   aten.full.default {size, fill_value, dtype}, aten.arange.start_step {start, end, step, dtype}
     losses      see canonical_losses
     windows     see canonical_spatial
+    indexing    see canonical_indexing
     attention   aten.scaled_dot_product_attention.default (q, k, v, mask?) {is_causal?, scale?, dropout_p?, …}
 """
 
@@ -26,6 +27,8 @@ from collections.abc import Mapping
 from autopar.ir.graph import Graph, renamed
 from autopar.passes import (
     canonical_arith,
+    canonical_compound,
+    canonical_indexing,
     canonical_losses,
     canonical_products,
     canonical_spatial,
@@ -42,6 +45,8 @@ RULES: Mapping[str, Rule] = {
     **canonical_products.RULES,
     **canonical_losses.RULES,
     **canonical_spatial.RULES,
+    **canonical_compound.RULES,
+    **canonical_indexing.RULES,
 }
 
 

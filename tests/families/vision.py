@@ -31,7 +31,8 @@ def _pairs() -> dict[str, Tensor]:
 
 def _segments() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(4)
-    return {"pixel_values": normal(BATCH, 3, 32, 32), "labels": torch.randint(0, 4, (BATCH, 32, 32), generator=generator)}
+    labels = torch.randint(0, 4, (BATCH, 32, 32), generator=generator)
+    return {"pixel_values": normal(BATCH, 3, 32, 32), "labels": labels}
 
 
 _TEXT = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from autopar.ir.types import Attr
 from tests.rules.example import Example, Operand, bools, call, f, fixed, ints, positive
+from tests.rules.examples_indexing import INDEXING
 from tests.rules.examples_spatial import SPATIAL
 
-EXAMPLES: list[Example] = [*SPATIAL]
+EXAMPLES: list[Example] = [*SPATIAL, *INDEXING]
 
 
 def ex(target: str, *operands: Operand, **attrs: Attr) -> None:
@@ -159,15 +160,11 @@ def _whole() -> None:
     ex("aten.arange.default", end=12, dtype="i64")
     ex("aten.arange.start", start=3, end=9, dtype="i64")
     ex("aten.arange.start_step", start=0, end=12, step=3, dtype="i64")
-    ex("aten.full.default", size=(4, 6), fill_value=1.5, dtype="f64")
     ex("aten.zeros.default", size=(12,), dtype="f64")
     ex("aten.ones.default", size=(12,), dtype="f64")
     ex("aten.scalar_tensor.default", s=2.5, dtype="f64")
     ex("aten.eye.default", n=4, dtype="f64")
     ex("aten.diff.default", f(12, 4))
-    ex("aten.tril.default", f(4, 12))
-    ex("aten.triu.default", f(4, 12), diagonal=1)
-    ex("aten.index.Tensor", f(12, 4), (None, ints(4, 6)))
     ex("aten.new_ones.default", f(12), size=(3, 4))
     ex("aten.new_zeros.default", f(12), size=(3, 4))
     ex("aten.new_full.default", f(12), size=(3, 4), fill_value=2.0)
