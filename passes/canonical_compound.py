@@ -73,6 +73,23 @@ def _spread(target: str) -> Rule:
     return rule
 
 
+def _norm(em: Emitter, node: Node) -> tuple[str, ...]:
+    """The older spelling of a vector's norm."""
+    attrs: dict[str, Attr] = {name: value for name, value in node.attrs if name not in ("p", "dim")}
+    attrs |= {"ord": node.attr("p", 2), "dim": _reduced(em, node)}
+    if attrs["ord"] is None:
+        attrs["ord"] = 2
+    return (em.op("aten.linalg_vector_norm.default", operand(node), type=node.result.type, **attrs),)
+
+
+def _aminmax(em: Emitter, node: Node) -> tuple[str, ...]:
+    attrs: dict[str, Attr] = {"dim": _reduced(em, node), "keepdim": bool(node.attr("keepdim", False))}
+    return tuple(
+        em.op(f"aten.{name}.default", operand(node), type=value.type, **attrs)
+        for name, value in zip(("amin", "amax"), node.results, strict=True)
+    )
+
+
 def _xor(em: Emitter, node: Node) -> tuple[str, ...]:
     booleans = all(isinstance(name, str) and em.types[name].dtype == "bool" for name in node.operands)
     both = booleans and len(node.operands) == 2
@@ -166,6 +183,8 @@ RULES: dict[str, Rule] = {
         for kind in ("default", "dim", "correction")
     },
     **{f"aten.{name}.{kind}": _xor for name in ("__xor__", "bitwise_xor") for kind in ("Tensor", "Scalar")},
+    "aten.aminmax.default": _aminmax,
+    **{f"aten.norm.{kind}": _norm for kind in ("Scalar", "ScalarOpt_dim")},
     "aten.pixel_shuffle.default": _pixel_shuffle,
     "aten.pixel_unshuffle.default": _pixel_unshuffle,
     "aten.channel_shuffle.default": _channel_shuffle,

@@ -102,10 +102,18 @@ def count_targets(
     return (weight[target.where(valid, 0)] * valid).sum().to(dtype)
 
 
+def pick(x: torch.Tensor, index: torch.Tensor, *, lead: int) -> torch.Tensor:
+    """The elements of each row in turn."""
+    if lead == 0:
+        return x[index]
+    return torch.stack([pick(row, of_row, lead=lead - 1) for row, of_row in zip(x, index, strict=True)])
+
+
 OURS: dict[str, Any] = {
     "cross_entropy": cross_entropy,
     "count_targets": count_targets,
     "detach": torch.Tensor.detach,
+    "pick": pick,
 }
 
 
