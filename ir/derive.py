@@ -221,6 +221,13 @@ def slice_dim(node: Node, operands: Sequence[Shape | None], results: Sequence[Sh
 
 
 @derivation
+def turned(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """roll and flip: linear, the dims in ``dims`` whole."""
+    at = {_dim(dim, len(results[0])) for dim in _ints(node.attr("dims"))}
+    return _one_dim_whole(node, operands, results, at, linear=True)
+
+
+@derivation
 def index_select(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
     """Along ``dim`` whole, and so is the index: ``!k d, !n -> !n d``; linear in the first operand."""
     assert operands[0] is not None and operands[1] is not None

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autopar.ir import derive_index, derive_spatial  # noqa: F401  (they register derivations)
 from autopar.ir.derive import DERIVATIONS
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.graph import Node
+from autopar.ir.rows_pointwise import index_rows, pointwise_rows, reduction_rows
+from autopar.ir.rows_spatial import spatial_rows
 from autopar.ir.rules import NodeRule, Row, instantiate, parse_side, partial_sets
 
 TABLE: dict[str, Row] = {}
@@ -119,10 +122,9 @@ def _rows() -> None:
     rule("aten.pad.default", "pad", backward=1.0)
     rule("aten.constant_pad_nd.default", "pad", backward=1.0)
     rule("aten.gather.default", "gather", saves=(1,))
-    for name in ("arange.default", "arange.start", "arange.start_step", "full.default", "zeros.default",
-                 "ones.default", "scalar_tensor.default", "eye.default", "diff.default", "tril.default",
-                 "triu.default", "index.Tensor", "new_ones.default", "new_zeros.default",
-                 "new_full.default"):  # fmt: skip
+    for name in ("arange.default", "arange.start", "arange.start_step", "zeros.default",
+                 "ones.default", "scalar_tensor.default", "eye.default", "diff.default", "new_ones.default",
+                 "new_zeros.default", "new_full.default"):  # fmt: skip
         rule(f"aten.{name}", "replicated")
 
     # The three parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on
@@ -141,3 +143,7 @@ def _rows() -> None:
 
 
 _rows()
+pointwise_rows(rule)
+reduction_rows(rule)
+index_rows(rule)
+spatial_rows(rule)

@@ -125,6 +125,14 @@ def sdpa_rows(q: Tensor, k: Tensor, v: Tensor, *, start: int = 0, scale: float |
     )
 
 
+def pick(x: Tensor, index: Tensor, *, lead: int) -> Tensor:
+    """``x[b…, index[b…, k…]]`` for each of the first ``lead`` dims b of both: rows pick elements of their own."""
+    rows = [
+        torch.arange(x.shape[dim], device=x.device).reshape(-1, *(1,) * (index.dim() - dim - 1)) for dim in range(lead)
+    ]
+    return x[(*rows, index)]
+
+
 def detach(x: Tensor) -> Tensor:
     """The value without its gradient."""
     return x.detach()
@@ -143,5 +151,6 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "cross_entropy_from_stats": cross_entropy_from_stats,
     "embedding_shard": embedding_shard,
     "sdpa_rows": sdpa_rows,
+    "pick": pick,
     "detach": detach,
 }

@@ -289,6 +289,11 @@ class Reader:
         return self._current(name)
 
 
+def is_read(target: str) -> bool:
+    """Whether the reader itself knows the operation: it has no effect, or only says where a tensor lies."""
+    return target.startswith(_NO_EFFECT) or target in (*_CASTS, *_TRANSPARENT)
+
+
 def _live(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:
     """The nodes that an output needs, and every input."""
     needed = set(outputs)

@@ -10,7 +10,10 @@ import torch
 from torch import nn
 
 from autopar.ir.errors import UsageError
-from autopar.passes.trace.convert import Reader
+from autopar.ir.optable import TABLE
+from autopar.passes.canonicalize import RULES
+from autopar.passes.trace.composite import write_out
+from autopar.passes.trace.convert import Reader, is_read
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
 from autopar.passes.trace.structure import Structure, tensor_names
@@ -50,6 +53,7 @@ def trace(
         program = export(flat_model, fakes)
     names = {PREFIX + fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
     frozen = frozenset(info.fqn for info in parameters if not info.trainable)
+    write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
     reader = Reader(program, names, frozen, PREFIX)
     graph, updates = reader.read(input_names)
     returned = flat_model.returned

@@ -30,7 +30,8 @@ def _pairs() -> dict[str, Tensor]:
 
 
 def _segments() -> dict[str, Tensor]:
-    labels = torch.randint(0, 4, (BATCH, 32, 32), generator=torch.Generator().manual_seed(4))
+    generator = torch.Generator().manual_seed(4)
+    labels = torch.randint(0, 4, (BATCH, 32, 32), generator=generator)
     return {"pixel_values": normal(BATCH, 3, 32, 32), "labels": labels}
 
 

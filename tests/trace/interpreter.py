@@ -60,7 +60,7 @@ def call(node: Node, env: Mapping[str, Any]) -> Any:
             tensor = next(rest, None)
             if tensor is None and argument.name in attrs:
                 tensor, numbers = attrs[argument.name], True
-            if tensor is not None:
+            if tensor is not None or not argument.has_default_value():
                 given[argument.name] = tensor
         elif argument.name in attrs:
             given[argument.name] = attrs[argument.name]
@@ -102,10 +102,18 @@ def count_targets(
     return (weight[target.where(valid, 0)] * valid).sum().to(dtype)
 
 
+def pick(x: torch.Tensor, index: torch.Tensor, *, lead: int) -> torch.Tensor:
+    """The elements of each row in turn."""
+    if lead == 0:
+        return x[index]
+    return torch.stack([pick(row, of_row, lead=lead - 1) for row, of_row in zip(x, index, strict=True)])
+
+
 OURS: dict[str, Any] = {
     "cross_entropy": cross_entropy,
     "count_targets": count_targets,
     "detach": torch.Tensor.detach,
+    "pick": pick,
 }
 
 
