@@ -51,8 +51,8 @@ def trace(
     names = {PREFIX + fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
     frozen = frozenset(info.fqn for info in parameters if not info.trainable)
     reader = Reader(program, names, frozen, PREFIX)
-    graph, updates = reader.read(input_names)
     returned = flat_model.returned
+    graph, updates = reader.read(input_names, returned.loss)
     assert returned.spec is not None
     return Traced(
         graph=graph,

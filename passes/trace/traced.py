@@ -32,9 +32,9 @@ class ParamInfo:
 class Traced:
     """The model's forward as a Graph, and what is needed to call it as the model is called.
 
-    ``graph.outputs`` are the tensors of the model's output, flattened, then the new values of the
-    buffers named in ``updates``. ``input_names`` are the ``name`` attributes of the ``input`` nodes, in
-    the order of ``in_spec``. ``constants`` holds the tensors of the ``constant`` nodes.
+    ``graph.outputs`` are the tensors of the model's output, flattened; ``updates`` names the buffers that the
+    forward changes, which ``autopar.assign`` nodes do. ``input_names`` are the ``name`` attributes of the
+    ``input`` nodes, in the order of ``in_spec``. ``constants`` holds the tensors of the ``constant`` nodes.
     ``loss_output`` is the index of the loss in ``graph.outputs``; None if the model returns none.
     """
 
