@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autopar.ir import derive_spatial  # noqa: F401  (registers its derivations)
 from autopar.ir.derive import DERIVATIONS
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.graph import Node
@@ -127,6 +128,13 @@ def _rows() -> None:
 
     # What a program changes besides its results: buffers, whole on every device, after the forward.
     rule("autopar.assign", "assign", partial="0", backward=0.0, op_class="view")
+    rule("aten.convolution.default", "convolution", flops="2 n g co ci t* k*", saves=(0, 1), op_class="conv")
+    for n in (1, 2, 3):
+        rule(f"aten.max_pool{n}d.default", "pool", saves=(0,), op_class="reduction")
+        rule(f"aten.max_pool{n}d_with_indices.default", "pool", saves=(0,), op_class="reduction")
+        rule(f"aten.avg_pool{n}d.default", "pool", partial="0", saves=(0,), op_class="reduction")
+        rule(f"aten.adaptive_avg_pool{n}d.default", "resize", partial="0", saves=(0,), op_class="reduction")
+        rule(f"aten.adaptive_max_pool{n}d.default", "resize", saves=(0,), op_class="reduction")
 
     # The three parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on
     # that axis and 3 numbers a row are reduced; the logits are never gathered.

@@ -17,6 +17,7 @@ What changed its spelling on the way (dims are never negative, sizes always expl
     losses      see canonical_losses
     batch_norm  written out with sums over the batch, so that sharded batches have the statistics of the whole
     buffers     autopar.assign (y, (buffer, …), (new, …)): y, and the buffers hold the new values from then on
+    windows     see canonical_spatial
     attention   aten.scaled_dot_product_attention.default (q, k, v, mask?) {is_causal?, scale?, dropout_p?, …}
 """
 
@@ -30,6 +31,7 @@ from autopar.passes import (
     canonical_batch_norm,
     canonical_losses,
     canonical_products,
+    canonical_spatial,
     canonical_view_rules,
 )
 from autopar.passes.canonical_emit import Emitter, finished
@@ -43,6 +45,7 @@ RULES: Mapping[str, Rule] = {
     **canonical_products.RULES,
     **canonical_losses.RULES,
     **canonical_batch_norm.RULES,
+    **canonical_spatial.RULES,
 }
 
 

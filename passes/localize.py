@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autopar.ir.errors import IRError
@@ -31,6 +32,10 @@ def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | No
             for layout, value in zip(chosen.results, node.results, strict=True)
         )
         return node.with_attrs(split_sizes=sizes)
+    if node.target == "aten.convolution.default":
+        owned = zip(chosen.results[0].mesh.axes, chosen.choices, strict=True)
+        ways = math.prod(size for (_, size), choice in owned if choice.factor == "g")
+        return node.with_attrs(groups=int(str(node.attr("groups"))) // ways)
     if node.target == "aten.embedding.default" and _split(chosen.operands[0], 0):
         return _with_start(node, "autopar.embedding_shard", chosen.operands[0], shapes[0], 0)
     if node.target == "autopar.cross_entropy_stats" and shapes[0] is not None:

@@ -66,7 +66,7 @@ def call(node: Node, env: Mapping[str, Any]) -> Any:
             tensor = next(rest, None)
             if tensor is None and argument.name in attrs:
                 tensor, numbers = attrs[argument.name], True
-            if tensor is not None:
+            if tensor is not None or not argument.has_default_value():
                 given[argument.name] = tensor
         elif argument.name in attrs:
             given[argument.name] = attrs[argument.name]
