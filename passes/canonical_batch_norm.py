@@ -68,7 +68,7 @@ class _Channels:
         """``x - mean``, mean and biased variance of the batch."""
         mean_ = mean(self.em, self.x, self.dims, True, self.dtype)
         centred = self.centred(mean_)
-        square = self.em.op("aten.mul.Tensor", centred, centred, type=self.em.types[centred])
+        square = self.em.op("aten.square.default", centred, type=self.em.types[centred])
         return centred, mean_, mean(self.em, square, self.dims, True, self.dtype)
 
     def normalized(self, centred: str, variance: str) -> str:
