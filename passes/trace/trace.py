@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from autopar.ir.errors import UsageError
+from autopar.passes.trace.buffers import refuse_cumulative_averages
 from autopar.passes.trace.convert import Reader
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
@@ -42,6 +43,7 @@ def trace(
     args, kwargs = _call(example_inputs, loss_fn)
     tensors, in_spec = Structure.of((args, kwargs))
     input_names = _input_names(model, args, kwargs)
+    refuse_cumulative_averages(model)
     stand_ins = StandIns(_HALF[mixed_precision])
     parameters = describe_parameters(model, stand_ins)
     fakes = [stand_ins.of(tensor.detach(), lower=True) for tensor in tensors]
