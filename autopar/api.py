@@ -121,7 +121,7 @@ def _assemble(
     traced = readied.traced
     parallel = ParallelModule(
         program, mesh, _with_constants(tensors_of(model), traced.constants), names=names_of(model), plan=found,
-        restore=traced.out_spec.unflatten, compile=compile,
+        restore=traced.out_spec.unflatten, calling=traced.calling, compile=compile,
     )  # fmt: skip
     parallel.train(model.training)
     return parallel

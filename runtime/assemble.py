@@ -234,13 +234,11 @@ def _skeleton(
     held = top.all_held()
     for holder in holders.values():
         held.update(holder.all_held())
+    tensors = {p.fqn: buffers[p.fqn] if p.buffer else held[p.fqn] for p in program.parameters}
+    tensors |= {alias: tensors[name] for alias, name in names.aliases.items() if name in tensors}
     skeleton = Part()
-    for parameter in program.parameters:
-        tensor = buffers[parameter.fqn] if parameter.buffer else held[parameter.fqn]
-        register(skeleton, parameter.fqn, tensor, persistent=parameter.fqn not in names.not_saved)
-    for alias, name in names.aliases.items():
-        if name in held or name in buffers:
-            register(skeleton, alias, held[name] if name in held else buffers[name])
+    for name in dict.fromkeys((*(name for name in names.order if name in tensors), *tensors)):
+        register(skeleton, name, tensors[name], persistent=name not in names.not_saved)
     return skeleton
 
 
