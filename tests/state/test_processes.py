@@ -92,7 +92,7 @@ def test_a_call_that_is_not_the_examples_is_refused() -> None:
         assert found["left out"] == "input scale is missing; the inputs are xs, mask, scale, mode, twice, form"
         assert found["no mask"].startswith("input mask: given None, the example inputs had tensor")
         assert found["a tensor for a number"].startswith("input scale: given tensor, the example inputs had 2.0")
-            "input mask: given None, the example inputs had tensor"
+        assert "given [tensor], the example inputs had [tensor, {'b': tensor}]" in found["other nesting"]
         assert found["unknown"].startswith("more is not an input")
         assert found["shape"].startswith("input xs.0: expected f64[4,8] (this rank's part of f64[8,8])")
 
