@@ -122,7 +122,7 @@ def _assemble(
     whole = _with_constants(tensors_of(model), traced.constants)
     parallel = ParallelModule(
         program, mesh, whole if is_meta(model) else of_rank_0(whole, device), names=names_of(model), plan=found,
-        restore=traced.out_spec.unflatten, compile=compile,
+        restore=traced.out_spec.unflatten, calling=traced.calling, compile=compile,
     )  # fmt: skip
     parallel.train(model.training)
     return parallel

@@ -12,7 +12,7 @@ from torch import nn
 
 from autopar.arguments import Arguments
 from autopar.cost_model import axis_groups
-from autopar.ir.errors import MismatchError, UnsupportedError
+from autopar.ir.errors import MismatchError
 from autopar.ir.mesh import Mesh
 from autopar.ir.plan import Plan
 from autopar.ir.program import Program
@@ -51,10 +51,6 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     """
     start = time.perf_counter()
     traced = trace(model, example_inputs, loss_fn=arguments.loss_fn, mixed_precision=arguments.mixed_precision)
-    if traced.updates:
-        raise UnsupportedError(
-            f"the model changes its buffer {traced.updates[0]} in forward; this is not supported yet"
-        )
     after_trace = time.perf_counter()
     graph = canonical_graph(traced.graph)
     settings = Settings(

@@ -58,6 +58,16 @@ def replicated(node: Node, operands: Sequence[Shape | None], results: Sequence[S
     return NodeRule(sizes=sizes, operands=inputs, results=outputs, whole=frozenset(sizes))
 
 
+@derivation
+def assign(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """The first operand passes as it is; what is written and what with are whole on every device."""
+    labels = tuple(_own(f"o{n}_", shape or ()) for n, shape in enumerate(operands))
+    sizes = _sizes(*zip(labels, [shape or () for shape in operands], strict=True))
+    through = {factor for dim in labels[0] for factor in dim}
+    del node, results
+    return NodeRule(sizes=sizes, operands=labels, results=labels[:1], whole=frozenset(sizes) - through)
+
+
 def common_factors(
     left: Shape, right: Shape
 ) -> tuple[dict[str, int], tuple[Dim, ...], tuple[Dim, ...], set[str]]:

@@ -127,6 +127,9 @@ def _rows() -> None:
                  "new_zeros.default", "new_full.default"):  # fmt: skip
         rule(f"aten.{name}", "replicated")
 
+    # What a program changes besides its results: buffers, whole on every device, after the forward.
+    rule("autopar.assign", "assign", partial="0", backward=0.0, op_class="view")
+
     # The three parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on
     # that axis and 3 numbers a row are reduced; the logits are never gathered.
     rule("autopar.row_max", "*b v -> *b", reduce="max", op_class="loss", backward=0.0)

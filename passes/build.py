@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.ir.errors import InfeasibleError, IRError, UnsupportedError
-from autopar.ir.graph import SOURCES, Graph, Node
+from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
@@ -51,13 +51,17 @@ class Model:
 
     def stored(self, graph: Graph, node: Node) -> StoredParameter:
         """The parameter behind a source node; inside a block that of the first call."""
+        return self.parameters[self.stored_name(graph, node)]
+
+    def stored_name(self, graph: Graph, node: Node) -> str:
+        """The name of ``stored``."""
         slot = node.attr("slot")
         if not isinstance(slot, int):
-            return self.parameters[str(node.attr("fqn"))]
+            return str(node.attr("fqn"))
         call = next(n for n in self.graph.nodes if n.target == "call" and n.attr("block") == graph.name)
         params = call.attr("params")
         assert isinstance(params, tuple) and isinstance(params[0], tuple)
-        return self.parameters[str(params[0][slot])]
+        return str(params[0][slot])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,6 +87,20 @@ def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tup
     return found
 
 
+def refuse_repeated_writes(model: Model, mesh: Mesh, microbatches: int) -> None:
+    """A buffer changes once a step; every microbatch would change it again, from a part of the batch."""
+    if MICROBATCH_AXIS not in mesh.names:
+        return
+    for part in (model.graph, *model.graph.blocks):
+        for node in part.nodes:
+            if node.target == ASSIGN:
+                name = model.stored_name(part, part.producers()[assigned(node)[0][0]])
+                raise UnsupportedError(
+                    f"the forward changes the buffer {name}, which happens once a step, so a step cannot be cut into "
+                    f"{microbatches} microbatches; use num_microbatches=1"
+                )
+
+
 def build(model: Model, found: Positions, pricing: Pricing, microbatches: int) -> Encoded:
     """The problem of placing ``model`` on ``pricing.mesh``.
 
@@ -105,6 +123,7 @@ class _Builder:
 
     def build(self) -> Encoded:
         graph = self.model.graph
+        refuse_repeated_writes(self.model, self.mesh, self.microbatches)
         main = self._segment(graph, root=True)
         have = self._produce(graph, main, {})
         whole = Layout.replicated(self.mesh)
@@ -338,6 +357,8 @@ class _Builder:
         stored = self.model.stored(graph, node)
         demands = [layout for consumer in consumers for layout in consumer.needs]
         layouts = storages(demands, fact.type.shape)
+        if any(name in dict(assigned(user)) for user in graph.nodes if user.target == ASSIGN):
+            layouts = (Layout.replicated(self.mesh),)  # what is written is what is stored
         producer = into.variable("source", name, layouts)
         targets, groups = into.targets(name, consumers)
         trainable = stored.trainable and not stored.buffer

@@ -138,6 +138,12 @@ def detach(x: Tensor) -> Tensor:
     return x.detach()
 
 
+def assign(x: Tensor, buffers: tuple[Tensor, ...], news: tuple[Tensor, ...]) -> Tensor:
+    """The value; that the buffers hold the new values is for whoever runs the graph to do."""
+    del buffers, news
+    return x
+
+
 def _wide(x: Tensor) -> Tensor:
     """At least float32: sums of exponentials do not fit a 16-bit mantissa."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
@@ -153,4 +159,5 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "sdpa_rows": sdpa_rows,
     "pick": pick,
     "detach": detach,
+    "assign": assign,
 }

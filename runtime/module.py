@@ -31,8 +31,8 @@ class ParallelModule(nn.Module):
 
     ``whole`` gives the whole tensor of each parameter, one at a time; every rank calls it in the same
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
-    ``forward``; without it, a tuple. Making one
-    is a collective of all ranks.
+    ``forward``; without it, a tuple. ``calling`` finds the inputs in a call of the model; without it a call
+    has the inputs themselves. Making one is a collective of all ranks.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class ParallelModule(nn.Module):
         names: Names | None = None,
         plan: Plan | None = None,
         restore: Restore | None = None,
+        calling: entries.Calling | None = None,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -51,6 +52,7 @@ class ParallelModule(nn.Module):
         self._program = program
         self._here = here(program.mesh, device_mesh)
         self._inputs = entries.inputs_of(program)
+        self._calling = entries.Plain(tuple(self._inputs)) if calling is None else calling
         self._restore = restore
         # Not a child: its parameters are those of the skeleton, and would be listed twice.
         self._parts = [assemble(program, self._here, whole, names or Names(), compile=compile)]
@@ -67,7 +69,7 @@ class ParallelModule(nn.Module):
             raise UsageError("this module was made from a program, not from a plan")
         return self._plan
 
-    def train_step(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
+    def train_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward on this rank's part of the batch.
 
         Accumulates into ``.grad`` and returns the loss over the global batch, equal on every rank.
@@ -87,7 +89,7 @@ class ParallelModule(nn.Module):
         assert total is not None
         return total
 
-    def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output: the loss as on one device, all else as DTensors in the plan's layout."""
         given = self._given(args, kwargs)
         set_gradient_sync(self._parts[0].top, True)
@@ -105,18 +107,19 @@ class ParallelModule(nn.Module):
                 outputs.append(as_dtensor(joined, layout, value.type.shape, self._here))
         return tuple(outputs) if self._restore is None else self._restore(outputs)
 
-    def shard_inputs(
-        self, batch: Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-    ) -> Tensor | tuple[Tensor, ...] | dict[str, Tensor]:
-        """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict."""
-        args = (batch,) if isinstance(batch, Tensor) else () if isinstance(batch, Mapping) else tuple(batch)
-        kwargs = dict(batch) if isinstance(batch, Mapping) else {}
-        given = entries.by_name(self._inputs, args, kwargs)
+    def shard_inputs(self, batch: Any) -> Any:
+        """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict.
+
+        What is no tensor stays as it is.
+        """
+        args, kwargs = self._calling.of_batch(batch)
+        given = self._calling.flatten(args, kwargs)
         entries.check(self._inputs, given, whole=True)
         parts = entries.shard(self._inputs, given, self._here.coordinate)
+        args, kwargs = self._calling.refill(args, kwargs, parts)
         if isinstance(batch, Mapping):
-            return {name: parts[name] for name in batch}
-        return parts[next(iter(parts))] if isinstance(batch, Tensor) else tuple(parts.values())
+            return kwargs
+        return args[0] if isinstance(batch, Tensor) else (*args, *kwargs.values())
 
     @property
     def data_parallel_rank(self) -> int:
@@ -147,8 +150,8 @@ class ParallelModule(nn.Module):
             found[name] = gathered(tensor).detach().clone()
         return found
 
-    def _given(self, args: Sequence[Tensor], kwargs: dict[str, Tensor]) -> dict[str, Tensor]:
-        given = entries.by_name(self._inputs, args, kwargs)
+    def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Tensor]:
+        given = self._calling.flatten(args, kwargs)
         entries.check(self._inputs, given, whole=False)
         given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
         return {**given, **self._parts[0].before(given)}

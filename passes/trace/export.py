@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules import transformer
 
 from autopar.ir.errors import UnsupportedError
+from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.failure import placed, trace_error
 from autopar.passes.trace.structure import Structure
 
@@ -49,6 +50,10 @@ class FlatModel(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = self._in_spec.unflatten(tensors)
+        with replaced_buffers_written(self.model):
+            return self._run(args, kwargs)
+
+    def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         if self._loss_fn is None:
             out = self.model(*args, **kwargs)
             flat, self.returned.spec = Structure.of(out)
@@ -78,7 +83,7 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
     Requires: the model's tensors and ``tensors`` are stand-ins. Raises: TraceError with the module and
     the source line; UnsupportedError for a ``torch.autograd.Function``, whose backward would be lost.
     """
-    with torch.enable_grad(), _quiet(), _no_custom_functions(), _masks_not_inspected():
+    with torch.enable_grad(), _quiet(), _no_custom_functions(), _masks_not_inspected(), batch_norms_of_one_device():
         try:
             return torch.export.export(flat_model, tuple(tensors), strict=False)
         except UnsupportedError as error:

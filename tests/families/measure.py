@@ -85,7 +85,7 @@ def _arguments(family: Family, mesh: Mapping[str, int]) -> Any:
 
 
 def _cell(
-    family: Family, model: nn.Module, batch: dict[str, Tensor], readied: Readied, expected: Trained,
+    family: Family, model: nn.Module, batch: dict[str, Any], readied: Readied, expected: Trained,
     mesh: Mapping[str, int],
 ) -> Cell:  # fmt: skip
     try:
@@ -108,7 +108,7 @@ def _islands(plan: Plan) -> tuple[str, ...]:
     return tuple(island.op for island in plan.islands)
 
 
-def alone(model: nn.Module, batch: dict[str, Tensor], family: Family) -> Trained:
+def alone(model: nn.Module, batch: dict[str, Any], family: Family) -> Trained:
     """Three steps of AdamW on one device."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, eps=EPS)
     losses: dict[str, Tensor] = {}
@@ -137,7 +137,7 @@ def loss_of(model: nn.Module, batch: Mapping[str, Any], family: Family) -> Tenso
     return loss
 
 
-def on_mesh(program: Any, model: nn.Module, batch: dict[str, Tensor], readied: Readied) -> Trained:
+def on_mesh(program: Any, model: nn.Module, batch: dict[str, Any], readied: Readied) -> Trained:
     """The same three steps of the program, every rank simulated."""
     weights = {n: nn.Parameter(p.detach().clone(), p.requires_grad) for n, p in model.named_parameters()}
     buffers = {n: b.detach().clone() for n, b in model.named_buffers()}

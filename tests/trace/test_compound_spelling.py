@@ -68,7 +68,10 @@ INDEXING: dict[str, tuple[Body, list[str]]] = {
         lambda w: w[torch.arange(4)[:, None], torch.arange(5), w.argmax(-1)],
         ["argmax", "pick"],
     ),
-    "another_order": (lambda w: w[torch.arange(5) % 4, w[0, :, :5].argmax(-1)], ["arange", "argmax", "remainder", "index"]),
+    "another_order": (
+        lambda w: w[torch.arange(5) % 4, w[0, :, :5].argmax(-1)],
+        ["arange", "argmax", "remainder", "index"],
+    ),
     "not_all_rows": (lambda w: w[torch.arange(3), w[:3, :, 0].argmax(-1)], ["arange", "argmax", "index"]),
     "mask_takes_a_number": (lambda w: _filled(w, w > 0, 2.0), ["gt", "masked_fill"]),
     "mask_of_rows_takes_a_value": (lambda w: _filled(w, w[:, :, 0] > 0, w[0, 0, 0]), ["gt", "where"]),
