@@ -23,6 +23,7 @@ from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.constrain import constrained
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
+from autopar.passes.microbatches import refuse_crossing, refuse_writes
 from autopar.passes.partials import partial_axes
 from autopar.passes.positions import BATCH_AXES, Positions, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
@@ -51,17 +52,13 @@ class Model:
 
     def stored(self, graph: Graph, node: Node) -> StoredParameter:
         """The parameter behind a source node; inside a block that of the first call."""
-        return self.parameters[self.stored_name(graph, node)]
-
-    def stored_name(self, graph: Graph, node: Node) -> str:
-        """The name of ``stored``."""
         slot = node.attr("slot")
         if not isinstance(slot, int):
-            return str(node.attr("fqn"))
+            return self.parameters[str(node.attr("fqn"))]
         call = next(n for n in self.graph.nodes if n.target == "call" and n.attr("block") == graph.name)
         params = call.attr("params")
         assert isinstance(params, tuple) and isinstance(params[0], tuple)
-        return str(params[0][slot])
+        return self.parameters[str(params[0][slot])]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,20 +84,6 @@ def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tup
     return found
 
 
-def refuse_repeated_writes(model: Model, mesh: Mesh, microbatches: int) -> None:
-    """A buffer changes once a step; every microbatch would change it again, from a part of the batch."""
-    if MICROBATCH_AXIS not in mesh.names:
-        return
-    for part in (model.graph, *model.graph.blocks):
-        for node in part.nodes:
-            if node.target == ASSIGN:
-                name = model.stored_name(part, part.producers()[assigned(node)[0][0]])
-                raise UnsupportedError(
-                    f"the forward changes the buffer {name}, which happens once a step, so a step cannot be cut into "
-                    f"{microbatches} microbatches; use num_microbatches=1"
-                )
-
-
 def build(model: Model, found: Positions, pricing: Pricing, microbatches: int) -> Encoded:
     """The problem of placing ``model`` on ``pricing.mesh``.
 
@@ -123,7 +106,8 @@ class _Builder:
 
     def build(self) -> Encoded:
         graph = self.model.graph
-        refuse_repeated_writes(self.model, self.mesh, self.microbatches)
+        if MICROBATCH_AXIS in self.mesh.names:
+            refuse_writes(graph, self.microbatches)
         main = self._segment(graph, root=True)
         have = self._produce(graph, main, {})
         whole = Layout.replicated(self.mesh)
@@ -328,6 +312,7 @@ class _Builder:
             inner.tables.append(inner.memory((have.variable[name], inner.mode), held))
 
     def _edges(self, graph: Graph, into: SegmentBuilder, values: _Values, *, root: bool) -> None:
+        producers = graph.producers()
         for node in graph.nodes:
             for value in node.results:
                 consumers = values.consumers[value.name]
@@ -337,11 +322,16 @@ class _Builder:
                         self._parameter(graph, into, node, fact, consumers, root=root)
                 elif consumers:
                     shared = into.variables[values.variable[value.name]].kind == "shared"
-                    free = [shared or value.name in values.saved] * len(values.layouts[value.name])
+                    have = values.layouts[value.name]
+                    free = [shared or value.name in values.saved] * len(have)
+                    crosses = root and (fact.pure or value.name == self.model.loss)
+                    if MICROBATCH_AXIS in self.mesh.names and not crosses:
+                        for consumer in consumers:
+                            user = producers.get(into.variables[consumer.variable].name, node)
+                            refuse_crossing(have, consumer.needs, user, self.microbatches)
                     into.edge(
-                        value.name, fact, values.variable[value.name], values.layouts[value.name], consumers,
-                        free=free, crosses_time=root and (fact.pure or value.name == self.model.loss),
-                    )  # fmt: skip
+                        value.name, fact, values.variable[value.name], have, consumers, free=free, crosses_time=crosses
+                    )
 
     def _parameter(
         self,

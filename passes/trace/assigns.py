@@ -8,12 +8,13 @@ does and stands in the same repeated part: no later pass has to know that it is 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.ir.graph import ASSIGN, SOURCES, Node, Value, renamed
 from autopar.ir.types import TensorType
 
 DETACH = "autopar.detach"
+_SAME = (DETACH, "aten.detach.default", "aten.clone.default", "aten.alias.default")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,10 @@ def with_assigns(
     place = {value.name: at for at, node in enumerate(nodes) for value in node.results}
     types = {value.name: value.type for node in nodes for value in node.results}
     live = _needed(nodes, wanted)
+    producers = {value.name: node for node in nodes for value in node.results}
     found: dict[str, list[Write]] = {}
-    for write in writes:
+    for given in writes:
+        write = replace(given, new=_origin(given.new, producers))
         carrier = _carrier(nodes[place[write.new] :], live, learns) or wanted[0]
         found.setdefault(carrier, []).append(write)
     made: dict[int, list[Node]] = {}  # behind which node
@@ -56,6 +59,13 @@ def _needed(nodes: Sequence[Node], wanted: Sequence[str]) -> set[str]:
         if any(value.name in needed for value in node.results):
             needed.update(node.uses())
     return needed
+
+
+def _origin(name: str, producers: Mapping[str, Node]) -> str:
+    """Where the value was computed: an assignment to an attribute is traced as a copy at the end of the forward."""
+    while (node := producers[name]).target in _SAME:
+        (name,) = node.uses()
+    return name
 
 
 def _carrier(nodes: Sequence[Node], live: Collection[str], learns: Collection[str]) -> str | None:
