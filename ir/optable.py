@@ -125,18 +125,22 @@ def _rows() -> None:
                  "new_full.default"):  # fmt: skip
         rule(f"aten.{name}", "replicated")
 
-    # The three parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on
-    # that axis and 3 numbers a row are reduced; the logits are never gathered.
+    # The parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on that axis
+    # and 3 or 4 numbers a row are reduced; the logits are never gathered.
     rule("autopar.row_max", "*b v -> *b", reduce="max", op_class="loss", backward=0.0)
-    rule(
-        "autopar.cross_entropy_stats",
-        "*b v, *b, *b -> *b !two",
-        saves=(0,),
-        op_class="loss",
-        contiguous=("v",),
-    )
-    rule("autopar.cross_entropy_from_stats", "*b !two, *b ->", saves=(0,), op_class="loss")
-    rule("autopar.cross_entropy", "*b !v, *b, !v ->", saves=(0,), op_class="loss")
+    for name, spec, kept in (
+        ("cross_entropy_stats", "*b v, *b, *b, v -> *b !stat", (0,)),
+        ("soft_cross_entropy_stats", "*b v, *b v, *b, v -> *b !stat", (0, 1)),
+    ):
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss", contiguous=("v",))
+    for name, spec, kept in (
+        ("cross_entropy_from_stats", "*b !stat, *b ->", (0,)),
+        ("cross_entropy_rows_from_stats", "*b !stat, *b -> *b", (0,)),
+        ("cross_entropy", "*b !v, *b, !v ->", (0,)),
+        ("cross_entropy_rows", "*b !v, *b, !v -> *b", (0,)),
+        ("soft_cross_entropy_rows", "*b !v, *b !v, !v -> *b", (0, 1)),
+    ):
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss")
     rule("autopar.count_targets", "*b, !w ->", backward=0.0, op_class="loss")
 
 
