@@ -85,10 +85,11 @@ def _rows() -> None:
     rule("aten.dropout.default", "*b -> *b", saves=("r",))
     rule("autopar.dropout", "*b -> *b", backward=2.0)
 
-    rule("aten.linear.default", "*b k, n k -> *b n", flops="2 *b k n", saves=(0, 1), op_class="matmul")
-    rule(
-        "aten.matmul.default", "*b m k, *b k n -> *b m n", flops="2 *b m k n", saves=(0, 1), op_class="matmul"
-    )
+    for name, spec, work in (
+        ("linear", "*b k, n k -> *b n", "2 *b k n"),
+        ("matmul", "*b m k, *b k n -> *b m n", "2 *b m k n"),
+    ):
+        rule(f"aten.{name}.default", spec, partial="0|1", flops=work, saves=(0, 1), op_class="matmul")
     rule("aten.scaled_dot_product_attention.default", "attention", flops="4 b* g h sq sk d", backward=2.5,
          saves=(0, 1, 2, "r"), op_class="attention", contiguous=("sq",))  # fmt: skip
     rule(

@@ -80,9 +80,9 @@ def calls(draw: st.DrawFn, target: str) -> Call:
 
 def whole_rule(example: Example) -> NodeRule:
     """The rule of the example as it is written."""
-    drawn = _drawn(example)
+    drawn = drawn_operands(example)
     node = Node(results=(Value("op", type_of(torch.zeros(()).double())),), target=example.target,
-                operands=tuple(_names(example.operands)), attrs=example.attrs)  # fmt: skip
+                operands=tuple(names_of(example.operands)), attrs=example.attrs)  # fmt: skip
     results = run_node(node, drawn, {}, torch.device("cpu"))
     shapes = [None if arg is None else arg.shape for arg in flat(example.operands)]
     named = replace(node, results=tuple(Value(f"op{i}", type_of(x)) for i, x in enumerate(results)))
@@ -93,7 +93,7 @@ def flat(operands: tuple[Operand, ...]) -> list[Arg | None]:
     return [arg for item in operands for arg in (item if isinstance(item, tuple) else (item,))]
 
 
-def _drawn(example: Example) -> list[object]:
+def drawn_operands(example: Example) -> list[object]:
     generator = torch.Generator().manual_seed(0)
 
     def one(arg: Arg | None) -> object:
@@ -102,7 +102,7 @@ def _drawn(example: Example) -> list[object]:
     return [tuple(map(one, item)) if isinstance(item, tuple) else one(item) for item in example.operands]
 
 
-def _names(operands: tuple[Operand, ...]) -> list[str | None | tuple[str | None, ...]]:
+def names_of(operands: tuple[Operand, ...]) -> list[str | None | tuple[str | None, ...]]:
     def one(arg: Arg | None, name: str) -> str | None:
         return None if arg is None else name
 
