@@ -221,6 +221,13 @@ def slice_dim(node: Node, operands: Sequence[Shape | None], results: Sequence[Sh
 
 
 @derivation
+def diff(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """Neighbours along ``dim``, the last one if absent: linear, that dim whole."""
+    at = {_dim(node.attr("dim", -1), len(results[0]))}
+    return _one_dim_whole(node, operands, results, at, linear=True)
+
+
+@derivation
 def index_select(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
     """``dim`` of the first operand is whole, the index is not: ``!k d, n -> n d``; linear in the first operand."""
     assert operands[0] is not None and operands[1] is not None

@@ -116,12 +116,13 @@ def _rows() -> None:
     rule("aten.split_with_sizes.default", "split", backward=1.0, op_class="view")
     rule("aten.slice.Tensor", "slice_dim", backward=1.0, op_class="view")
     rule("aten.cat.default", "slice_dim", backward=1.0)
+    rule("aten.diff.default", "diff", backward=1.0)
     rule("aten.index_select.default", "index_select", saves=(1,))
     rule("aten.pad.default", "pad", backward=1.0)
     rule("aten.constant_pad_nd.default", "pad", backward=1.0)
     rule("aten.gather.default", "gather", saves=(1,))
     for name in ("arange.default", "arange.start", "arange.start_step", "full.default", "zeros.default",
-                 "ones.default", "scalar_tensor.default", "eye.default", "diff.default", "tril.default",
+                 "ones.default", "scalar_tensor.default", "eye.default", "tril.default",
                  "triu.default", "index.Tensor", "new_ones.default", "new_zeros.default",
                  "new_full.default"):  # fmt: skip
         rule(f"aten.{name}", "replicated")

@@ -85,8 +85,8 @@ def _unfit(mesh: Mesh, batch: int | None, sequence: int | None, microbatches: in
         if extent is not None and extent % size:
             works = ", ".join(map(str, divisors(extent)))
             return (
-                f"mesh {axis}={size} does not divide the {what} of {extent} in the example inputs: sizes of {axis} that "
-                f"work are {works}; or change the {what} to a multiple of {size}"
+                f"mesh {axis}={size} does not divide the {what} of {extent} in the example inputs: sizes of {axis} "
+                f"that work are {works}; or change the {what} to a multiple of {size}"
             )
     local = (batch or 1) // mesh.size("dp")
     if microbatches is not None and local % microbatches:

@@ -16,21 +16,8 @@ import torch
 
 from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.mesh import Mesh
-from autopar.passes.assignment import decode
-from autopar.passes.build import build
-from autopar.passes.candidate import Settings, StoredParameter, with_time
-from autopar.passes.conversions import Conversions
-from autopar.passes.lower import lower
-from autopar.passes.positions import positions
-from autopar.passes.prepare import canonical_graph, input_dims, prepare
-from autopar.passes.solve import solve
-from autopar.passes.trace import trace
-from autopar.runtime.parity import compare
-from autopar.runtime.simulate import simulate
 from tests.fuzz.model import Model, Sizes
-from tests.lowered import pricing_of
-from tests.parity.planned import MEMORY_BYTES, NETWORKS
-from tests.parity.shuffled import shuffled
+from tests.parity.any_model import check_against_torch, simulated
 
 TOLERANCE = 1e-9
 AXES = ("dp", "tp", "cp", "x")
@@ -80,39 +67,10 @@ def _run(
     seed: int, model: Model, batch: dict[str, torch.Tensor], mesh: Mesh, microbatches: int, zero: int | None,
     recompute: str | None, folded: bool, real: bool, text: str,
 ) -> Outcome:  # fmt: skip
-    traced = trace(model, batch)
-    graph = canonical_graph(traced.graph)
-    parameters = {
-        p.fqn: StoredParameter(dtype=p.type.dtype, shape=p.type.shape, compute_dtype=p.compute_dtype,
-                               trainable=p.trainable, buffer=p.buffer)
-        for p in traced.parameters
-    }  # fmt: skip
-    for node in graph.sources("constant"):
-        kind = node.result.type
-        parameters[str(node.attr("fqn"))] = StoredParameter(
-            dtype=kind.dtype, shape=kind.shape, compute_dtype=kind.dtype, trainable=False, buffer=True
-        )
-    settings = Settings(inputs=input_dims(graph), zero=zero, recompute=recompute)
-    prepared = prepare(graph, traced.loss_output, parameters, settings, folded=folded)
-    full = with_time(mesh, microbatches)
-    pricing = pricing_of(full, str(NETWORKS / "fair.toml"))
-    places = positions(prepared.graph, prepared.rules, settings.inputs)
     try:
-        encoded = build(prepared, places, pricing, microbatches)
+        found = simulated(model, batch, mesh, microbatches=microbatches, zero=zero, recompute=recompute,
+                          folded=folded, seed=None if real else seed)[1]  # fmt: skip
     except (UnsupportedError, InfeasibleError) as error:
         return Outcome(text=text, refused=str(error))
-    problem = encoded.problem if real else shuffled(encoded.problem, seed)
-    solution = solve(problem, memory_bytes=MEMORY_BYTES, effort=1)
-    if not solution.found:
-        return Outcome(text=text, refused=f"no legal plan: {solution.status}")
-    program = lower(prepared, decode(prepared, encoded, solution, full), Conversions(pricing), microbatches)
-    state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers()), **traced.constants}
-    found = simulate(program, batch, {key: tensor.detach() for key, tensor in state.items()})
-    model.zero_grad()
-    expected = model(**batch)
-    expected.backward()
-    assert found.loss is not None
-    compare({"loss": found.loss}, {"loss": expected.detach()}, tol=TOLERANCE, what="loss")
-    wanted = {k: torch.zeros_like(p) if p.grad is None else p.grad for k, p in model.named_parameters()}
-    compare(found.gradients, wanted, tol=TOLERANCE, what="gradients")
+    check_against_torch(found, model, batch, TOLERANCE)
     return Outcome(text=text)

@@ -47,7 +47,8 @@ class Mlp(Layer):
             h = self.act(a) * b
         else:
             h = self.act(h)
-        return self.down(h).view(x.shape)
+        result: Tensor = self.down(h)
+        return result.view(x.shape)
 
 
 class LowRank(Layer):
@@ -94,7 +95,8 @@ class Attention(Layer):
             h = scores.softmax(-1) @ v
         else:
             h = F.scaled_dot_product_attention(q, k, v, is_causal=self.choices[4], enable_gqa=True)
-        return self.out(h.transpose(1, 2).reshape(batch, seq, -1))
+        result: Tensor = self.out(h.transpose(1, 2).reshape(batch, seq, -1))
+        return result
 
 
 class Norm(Layer):

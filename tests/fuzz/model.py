@@ -68,10 +68,10 @@ class Model(nn.Module):
         self.kinds = [kind.__name__ for kind in kinds]
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        h = (self.embed(x) if self.tokens else self.enter(x)) + self.place
+        h: Tensor = (self.embed(x) if self.tokens else self.enter(x)) + self.place
         for stack in self.stacks:
             h = stack(h)
-        logits = self.head(h)
+        logits: Tensor = self.head(h)
         flat, targets = logits.view(-1, self.sizes.classes), labels.view(-1)
         assert isinstance(self.weights, Tensor)
         if self.loss == "square":

@@ -51,7 +51,7 @@ def fake_mesh() -> Iterator[DeviceMesh]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise Redistributed
 
-    dist.init_process_group("fake", rank=0, world_size=AXIS, store=FakeStore())  # type: ignore[no-untyped-call]
+    dist.init_process_group("fake", rank=0, world_size=AXIS, store=FakeStore())
     before = OpDispatcher.__dict__["redistribute_local_args"]
     OpDispatcher.redistribute_local_args = staticmethod(refuse)  # type: ignore[method-assign]
     try:
