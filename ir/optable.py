@@ -88,10 +88,11 @@ def _rows() -> None:
     rule("aten.dropout.default", "*b -> *b", saves=("r",))
     rule("autopar.dropout", "*b -> *b", backward=2.0)
 
-    rule("aten.linear.default", "*b k, n k -> *b n", flops="2 *b k n", saves=(0, 1), op_class="matmul")
-    rule(
-        "aten.matmul.default", "*b m k, *b k n -> *b m n", flops="2 *b m k n", saves=(0, 1), op_class="matmul"
-    )
+    for name, spec, work in (
+        ("linear", "*b k, n k -> *b n", "2 *b k n"),
+        ("matmul", "*b m k, *b k n -> *b m n", "2 *b m k n"),
+    ):
+        rule(f"aten.{name}.default", spec, partial="0|1", flops=work, saves=(0, 1), op_class="matmul")
     rule("aten.scaled_dot_product_attention.default", "attention", flops="4 b* g h sq sk d", backward=2.5,
          saves=(0, 1, 2, "r"), op_class="attention", contiguous=("sq",))  # fmt: skip
     rule(
@@ -118,30 +119,35 @@ def _rows() -> None:
     rule("aten.split_with_sizes.default", "split", backward=1.0, op_class="view")
     rule("aten.slice.Tensor", "slice_dim", backward=1.0, op_class="view")
     rule("aten.cat.default", "slice_dim", backward=1.0)
+    rule("aten.diff.default", "diff", backward=1.0)
     rule("aten.index_select.default", "index_select", saves=(1,))
     rule("aten.pad.default", "pad", backward=1.0)
     rule("aten.constant_pad_nd.default", "pad", backward=1.0)
     rule("aten.gather.default", "gather", saves=(1,))
     for name in ("arange.default", "arange.start", "arange.start_step", "zeros.default",
-                 "ones.default", "scalar_tensor.default", "eye.default", "diff.default", "new_ones.default",
+                 "ones.default", "scalar_tensor.default", "eye.default", "new_ones.default",
                  "new_zeros.default", "new_full.default"):  # fmt: skip
         rule(f"aten.{name}", "replicated")
 
     # What a program changes besides its results: buffers, whole on every device, after the forward.
     rule("autopar.assign", "assign", partial="0", backward=0.0, op_class="view")
 
-    # The three parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on
-    # that axis and 3 numbers a row are reduced; the logits are never gathered.
+    # The parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on that axis
+    # and 3 or 4 numbers a row are reduced; the logits are never gathered.
     rule("autopar.row_max", "*b v -> *b", reduce="max", op_class="loss", backward=0.0)
-    rule(
-        "autopar.cross_entropy_stats",
-        "*b v, *b, *b -> *b !two",
-        saves=(0,),
-        op_class="loss",
-        contiguous=("v",),
-    )
-    rule("autopar.cross_entropy_from_stats", "*b !two, *b ->", saves=(0,), op_class="loss")
-    rule("autopar.cross_entropy", "*b !v, *b, !v ->", saves=(0,), op_class="loss")
+    for name, spec, kept in (
+        ("cross_entropy_stats", "*b v, *b, *b, v -> *b !stat", (0,)),
+        ("soft_cross_entropy_stats", "*b v, *b v, *b, v -> *b !stat", (0, 1)),
+    ):
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss", contiguous=("v",))
+    for name, spec, kept in (
+        ("cross_entropy_from_stats", "*b !stat, *b ->", (0,)),
+        ("cross_entropy_rows_from_stats", "*b !stat, *b -> *b", (0,)),
+        ("cross_entropy", "*b !v, *b, !v ->", (0,)),
+        ("cross_entropy_rows", "*b !v, *b, !v -> *b", (0,)),
+        ("soft_cross_entropy_rows", "*b !v, *b !v, !v -> *b", (0, 1)),
+    ):
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss")
     rule("autopar.count_targets", "*b, !w ->", backward=0.0, op_class="loss")
 
 
