@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from autopar.ir.errors import UsageError
+from autopar.passes.trace.communication import refuse_distributed
 from autopar.passes.trace.convert import Reader
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
@@ -39,6 +40,7 @@ def trace(
     """
     if mixed_precision not in _HALF:
         raise UsageError(f"mixed_precision={mixed_precision!r}: one of None, 'bf16', 'fp16'")
+    refuse_distributed(model)
     args, kwargs = _call(example_inputs, loss_fn)
     tensors, in_spec = Structure.of((args, kwargs))
     input_names = _input_names(model, args, kwargs)
