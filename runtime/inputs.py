@@ -83,17 +83,29 @@ def by_name(
     return given
 
 
+def checked(
+    expected: Mapping[str, Input], args: Sequence[Tensor], kwargs: Mapping[str, Tensor], *, whole: bool
+) -> dict[str, Tensor]:
+    """The inputs by name; raises UsageError for any that the plan was not made for."""
+    given = by_name(expected, args, kwargs)
+    check(expected, given, whole=whole)
+    return given
+
+
 def check(expected: Mapping[str, Input], given: Mapping[str, Tensor], *, whole: bool) -> None:
     """Raises UsageError where a shape or element type is not what the plan was made for."""
     for name, entry in expected.items():
         tensor = given[name]
+        if not isinstance(tensor, Tensor):
+            raise UsageError(f"input {name}: expected a tensor, given a {type(tensor).__name__}")
         shape = entry.type.shape if whole else entry.local_shape
         dtype = IR_DTYPES.get(tensor.dtype, str(tensor.dtype))
         if tuple(tensor.shape) != shape or dtype != entry.type.dtype:
             part = "global batch" if whole else f"this rank's part of {entry.type}"
+            wanted, found = str(TensorType(entry.type.dtype, shape)), f"{dtype}[{','.join(map(str, tensor.shape))}]"
             raise UsageError(
-                f"input {name}: expected {TensorType(entry.type.dtype, shape)} ({part}), "
-                f"given {dtype}[{','.join(map(str, tensor.shape))}]"
+                f"input {name}: expected {wanted} ({part}), given {found}",
+                details={"input": name, "expected": wanted, "given": found},
             )
 
 

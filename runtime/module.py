@@ -22,6 +22,7 @@ from autopar.runtime.dtensors import as_dtensor
 from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.parameters import Names, Whole
+from autopar.runtime.unanimous import Unanimous
 
 # Rebuilds the model's output from the values of ``graph.outputs``.
 Restore = Callable[[Sequence[Any]], Any]
@@ -52,6 +53,7 @@ class ParallelModule(nn.Module):
         self._program = program
         self._here = here(program.mesh, device_mesh)
         self._inputs = entries.inputs_of(program)
+        self._unanimous = Unanimous()
         self._restore = restore
         # Not a child: its parameters are those of the skeleton, and would be listed twice.
         self._parts = [assemble(program, self._here, whole, names or Names(), compile=compile)]
@@ -72,7 +74,8 @@ class ParallelModule(nn.Module):
         """Forward and backward on this rank's part of the batch.
 
         Accumulates into ``.grad`` and returns the loss over the global batch, equal on every rank.
-        Raises UsageError for inputs that the plan was not made for, before any collective.
+        Raises UsageError for inputs that the plan was not made for: on every rank if they are wrong on one, and
+        before anything has changed.
         """
         if self._program.loss is None:
             raise UsageError("the model returns no loss: give parallelize a loss_fn")
@@ -89,7 +92,10 @@ class ParallelModule(nn.Module):
         return total
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
-        """The model's output: the loss as on one device, all else as DTensors in the plan's layout."""
+        """The model's output: the loss as on one device, all else as DTensors in the plan's layout.
+
+        Raises UsageError as ``train_step`` does.
+        """
         given = self._given(args, kwargs)
         set_gradient_sync(self._parts[0].top, True)
         runs = [self._run(given, index, training=False) for index in range(self._program.microbatches)]
@@ -112,8 +118,7 @@ class ParallelModule(nn.Module):
         """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict."""
         args = (batch,) if isinstance(batch, Tensor) else () if isinstance(batch, Mapping) else tuple(batch)
         kwargs = dict(batch) if isinstance(batch, Mapping) else {}
-        given = entries.by_name(self._inputs, args, kwargs)
-        entries.check(self._inputs, given, whole=True)
+        given = entries.checked(self._inputs, args, kwargs, whole=True)
         parts = entries.shard(self._inputs, given, self._here.coordinate)
         if isinstance(batch, Mapping):
             return {name: parts[name] for name in batch}
@@ -150,8 +155,7 @@ class ParallelModule(nn.Module):
         return found
 
     def _given(self, args: Sequence[Tensor], kwargs: dict[str, Tensor]) -> dict[str, Tensor]:
-        given = entries.by_name(self._inputs, args, kwargs)
-        entries.check(self._inputs, given, whole=False)
+        given = self._unanimous.run(lambda: entries.checked(self._inputs, args, kwargs, whole=False))
         given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
         return {**given, **self._parts[0].before(given)}
 
