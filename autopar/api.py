@@ -19,6 +19,7 @@ from autopar.hardware import local_device, running_cluster, start_process_group
 from autopar.ir.constraints import replicate, split
 from autopar.ir.errors import AutoparError, MismatchError
 from autopar.ir.plan import Plan
+from autopar.passes.padding import padding_of
 from autopar.passes.randomness import refuse_random
 from autopar.runtime.agreement import agree, share
 from autopar.runtime.initialise import tensors_of
@@ -121,7 +122,7 @@ def _assemble(
     traced = readied.traced
     parallel = ParallelModule(
         program, mesh, _with_constants(tensors_of(model), traced.constants), names=names_of(model), plan=found,
-        restore=traced.out_spec.unflatten, compile=compile,
+        restore=traced.out_spec.unflatten, padding=padding_of(readied.model), compile=compile,
     )  # fmt: skip
     parallel.train(model.training)
     return parallel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.layout import Layout, Partial, R, Shard
+from autopar.ir.padding import Padding
 from autopar.ir.plan import Plan
 from autopar.ir.program import MICROBATCH_AXIS, Program
 from autopar.runtime import inputs as entries
@@ -21,11 +22,15 @@ from autopar.runtime.devices import here
 from autopar.runtime.dtensors import as_dtensor
 from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.norm import clip_, grad_norm
+from autopar.runtime.padding import padded
 from autopar.runtime.parameters import Names, Whole
 from autopar.runtime.unanimous import Unanimous
 
 # Rebuilds the model's output from the values of ``graph.outputs``.
 Restore = Callable[[Sequence[Any]], Any]
+Batch: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+Parts: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+NOT_PLANNED = Padding(refused="this module was made from a program, not from a model")
 
 
 class ParallelModule(nn.Module):
@@ -33,8 +38,8 @@ class ParallelModule(nn.Module):
 
     ``whole`` gives the whole tensor of each parameter, one at a time; every rank calls it in the same
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
-    ``forward``; without it, a tuple. Making one
-    is a collective of all ranks.
+    ``forward``; without it, a tuple. ``padding``: how a smaller batch is filled up. Making one is a collective of
+    all ranks.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class ParallelModule(nn.Module):
         names: Names | None = None,
         plan: Plan | None = None,
         restore: Restore | None = None,
+        padding: Padding = NOT_PLANNED,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -55,6 +61,7 @@ class ParallelModule(nn.Module):
         self._inputs = entries.inputs_of(program)
         self._unanimous = Unanimous()
         self._restore = restore
+        self._padding = padding
         # Not a child: its parameters are those of the skeleton, and would be listed twice.
         self._parts = [assemble(program, self._here, whole, names or Names(), compile=compile)]
         skeleton = self._parts[0].skeleton
@@ -112,17 +119,26 @@ class ParallelModule(nn.Module):
                 outputs.append(as_dtensor(joined, layout, value.type.shape, self._here))
         return tuple(outputs) if self._restore is None else self._restore(outputs)
 
-    def shard_inputs(
-        self, batch: Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-    ) -> Tensor | tuple[Tensor, ...] | dict[str, Tensor]:
-        """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict."""
-        args = (batch,) if isinstance(batch, Tensor) else () if isinstance(batch, Mapping) else tuple(batch)
-        kwargs = dict(batch) if isinstance(batch, Mapping) else {}
-        given = entries.checked(self._inputs, args, kwargs, whole=True)
-        parts = entries.shard(self._inputs, given, self._here.coordinate)
-        if isinstance(batch, Mapping):
-            return {name: parts[name] for name in batch}
-        return parts[next(iter(parts))] if isinstance(batch, Tensor) else tuple(parts.values())
+    def shard_inputs(self, batch: Batch, *, pad: bool = False) -> Parts:
+        """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict.
+
+        With ``pad`` the batch may have fewer rows than planned: rows that count for nothing are added, so that
+        loss and gradients are those of the rows given. Raises UsageError where that is not so, with the reason.
+        """
+        given = self._named(batch)
+        if pad:
+            given = padded(self._inputs, given, self._padding, whole=True)
+        entries.check(self._inputs, given, whole=True)
+        return _like(batch, entries.shard(self._inputs, given, self._here.coordinate))
+
+    def pad_inputs(self, batch: Batch) -> Parts:
+        """A rank's own part of a batch, filled up to the planned number of rows as ``shard_inputs`` does.
+
+        For data that is read in parts: ranks may have different numbers of rows, each at least one.
+        """
+        given = padded(self._inputs, self._named(batch), self._padding, whole=False)
+        entries.check(self._inputs, given, whole=False)
+        return _like(batch, given)
 
     @property
     def data_parallel_rank(self) -> int:
@@ -154,6 +170,10 @@ class ParallelModule(nn.Module):
             found[name] = part.detach().clone()
         return found
 
+    def _named(self, batch: Batch) -> dict[str, Tensor]:
+        args = (batch,) if isinstance(batch, Tensor) else () if isinstance(batch, Mapping) else tuple(batch)
+        return entries.by_name(self._inputs, args, dict(batch) if isinstance(batch, Mapping) else {})
+
     def _given(self, args: Sequence[Tensor], kwargs: dict[str, Tensor]) -> dict[str, Tensor]:
         given = self._unanimous.run(lambda: entries.checked(self._inputs, args, kwargs, whole=False))
         given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
@@ -165,6 +185,13 @@ class ParallelModule(nn.Module):
         return graph(
             [entry.microbatch(given[entry.name], index) for entry in entries.graph_inputs(graph.graph)]
         )
+
+
+def _like(batch: Batch, found: Mapping[str, Tensor]) -> Parts:
+    """Tensors by name in the form of ``batch``."""
+    if isinstance(batch, Mapping):
+        return {name: found[name] for name in batch}
+    return next(iter(found.values())) if isinstance(batch, Tensor) else tuple(found.values())
 
 
 def _without_microbatches(program: Program, layout: Layout) -> Layout:
