@@ -103,8 +103,11 @@ def check(expected: Mapping[str, Input], given: Mapping[str, Tensor], *, whole: 
         if tuple(tensor.shape) != shape or dtype != entry.type.dtype:
             part = "global batch" if whole else f"this rank's part of {entry.type}"
             wanted, found = str(TensorType(entry.type.dtype, shape)), f"{dtype}[{','.join(map(str, tensor.shape))}]"
+            smaller = tensor.dim() == len(shape) and tuple(tensor.shape[1:]) == shape[1:] and tensor.shape[0] < shape[0]
+            hint = "shard_inputs(batch, pad=True)" if whole else "pad_inputs(batch)"
             raise UsageError(
-                f"input {name}: expected {wanted} ({part}), given {found}",
+                f"input {name}: expected {wanted} ({part}), given {found}"
+                + (f"; {hint} fills up a smaller batch" if smaller and dtype == entry.type.dtype else ""),
                 details={"input": name, "expected": wanted, "given": found},
             )
 
