@@ -38,7 +38,7 @@ def warn_of_islands(model: Model, assignment: Assignment, pricing: Pricing, micr
     for target, island in found.items():
         share = compute_ns(island.items, pricing) / max(total, 1)
         warnings.warn(_text(target, island.first, sum(i.backward_count for i in island.items), share), IslandWarning,
-                      stacklevel=2)  # fmt: skip
+                      stacklevel=4)  # of whoever called ``plan`` or ``parallelize``  # fmt: skip
 
 
 def _text(target: str, node: Node, count: int, share: float) -> str:

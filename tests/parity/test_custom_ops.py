@@ -15,6 +15,7 @@ import torch.distributed as dist
 import autopar
 from autopar import Plan, errors
 from autopar.arguments import Arguments, check
+from autopar.cli import main
 from autopar.compiling import find_plan, lower_plan, ready
 from autopar.ir.program import Program
 from autopar.ir.registry import REGISTERED
@@ -22,7 +23,7 @@ from autopar.runtime.parity import compare
 from autopar.runtime.simulate import simulate
 from tests.harness import run_processes
 from tests.parity.processes import NETWORKS
-from tests.rules.custom_ops import MIX, SQUASH, batch, net
+from tests.rules.custom_ops import MIX, PAIR, SQUASH, batch, net
 
 FAIR = str(NETWORKS / "fair.toml")
 MESHES = [{"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2}]
@@ -64,12 +65,12 @@ def is_right(program: Program, *, mixed: bool = False) -> None:
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-@pytest.mark.parametrize("mixed", [False, True], ids=["one", "two in a row"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["one", "three"])
 def test_an_island_computes_what_one_device_does(mesh: dict[str, int], mixed: bool) -> None:
     """Its operand is gathered, every device does all of it, and its gradient is whole."""
     with pytest.warns(errors.IslandWarning):
         plan, program = planned(mesh, mixed=mixed)
-    assert [(i.op, i.count) for i in plan.islands] == [(op, 1) for op in ([MIX] if mixed else []) + [SQUASH]]
+    assert [(i.op, i.count) for i in plan.islands] == [(op, 1) for op in ([MIX, PAIR] if mixed else []) + [SQUASH]]
     assert all(0 < island.flops_share < 1 for island in plan.islands)
     (node,) = [n for n in program.graph.nodes if n.target == SQUASH]
     assert node.result.layout is not None
@@ -98,6 +99,16 @@ def test_an_island_costs_all_of_its_bytes_on_every_device() -> None:
     assert four.islands[0].flops_share > two.islands[0].flops_share
     autopar.register_rule(SQUASH, RULE)
     assert planned({"dp": 4})[0].objective_s < four.objective_s
+
+
+def test_operations_of_lists_and_several_results_are_split_by_their_rules_too() -> None:
+    """Those before and behind an island, which alone is repeated."""
+    autopar.register_rule(SQUASH, RULE)
+    autopar.register_rule(PAIR, "*b, *b -> *b, *b", check=True, example=([torch.randn(4, 6), torch.randn(4, 6)],))
+    with pytest.warns(errors.IslandWarning, match=MIX):
+        plan, program = planned({"dp": 2}, mixed=True)
+    assert [island.op for island in plan.islands] == [MIX]
+    is_right(program, mixed=True)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -191,3 +202,15 @@ def test_the_plan_file_keeps_the_rules(tmp_path: Path) -> None:
     plan, _ = planned({"dp": 2})
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json").fingerprint.rules == plan.fingerprint.rules
+
+
+def test_the_command_line_shows_the_warning_as_one_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a line of autopar's source; the plan lists the island."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code = main(["plan", "tests.rules.custom_ops:example", "--cluster", "1x2xCPU", "--mesh", "dp=2"])
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert err.startswith(f"warning: {SQUASH} has no sharding rule")
+    assert "IslandWarning" not in err
+    assert SQUASH in out

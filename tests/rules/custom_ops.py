@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 SQUASH, MIX, PLAIN = "apt_tests.squash.default", "apt_tests.mix.default", "apt_tests.plain.default"
+PAIR = "apt_tests.pair.default"
 
 
 @torch.library.custom_op("apt_tests::squash", mutates_args=())
@@ -51,6 +52,20 @@ def _(x: Tensor) -> Tensor:
 mix.register_autograd(lambda ctx, gradient: gradient - gradient.mean(0))
 
 
+@torch.library.custom_op("apt_tests::pair", mutates_args=())
+def pair(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """A list in, two tensors out: twice the first, three times the second."""
+    return 2 * xs[0], 3 * xs[1]
+
+
+@pair.register_fake
+def _(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(xs[0]), torch.empty_like(xs[1])
+
+
+pair.register_autograd(lambda ctx, first, second: [2 * first, 3 * second])
+
+
 @torch.library.custom_op("apt_tests::plain", mutates_args=())
 def plain(x: Tensor) -> Tensor:
     """Without a gradient."""
@@ -72,7 +87,7 @@ honest_forward.register_autograd(lambda ctx, gradient: 2 * (gradient - gradient.
 
 
 class Net(nn.Module):
-    """A classifier whose activation is ``squash``; ``mixed``: with ``mix`` behind it."""
+    """A classifier whose activation is ``squash``; ``mixed``: with ``mix`` and ``pair`` behind it."""
 
     def __init__(self, *, mixed: bool = False) -> None:
         super().__init__()
@@ -84,7 +99,10 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         h = squash(self.up(x), self.gain, 0.5)
-        return F.cross_entropy(self.down(mix(h) if self.mixed else h), labels)
+        if self.mixed:
+            first, second = pair([mix(h), h])
+            h = first + second
+        return F.cross_entropy(self.down(h), labels)
 
 
 def net(*, mixed: bool = False) -> Net:
@@ -97,3 +115,8 @@ def batch(rows: int = 512) -> dict[str, Tensor]:
     labels = torch.randint(0, 8, (rows,), generator=generator)
     labels[0] = -100
     return {"x": torch.randn(rows, 16, generator=generator, dtype=torch.float64), "labels": labels}
+
+
+def example() -> tuple[Net, dict[str, Tensor]]:
+    """For the command line."""
+    return net(), batch()
