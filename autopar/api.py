@@ -19,6 +19,7 @@ from autopar.hardware import local_device, running_cluster, start_process_group
 from autopar.ir.constraints import replicate, split
 from autopar.ir.errors import AutoparError, MismatchError
 from autopar.ir.plan import Plan
+from autopar.passes.padding import padding_of
 from autopar.passes.randomness import refuse_random
 from autopar.runtime.agreement import agree, of_rank_0, share
 from autopar.runtime.initialise import is_meta, tensors_of
@@ -122,7 +123,7 @@ def _assemble(
     whole = _with_constants(tensors_of(model), traced.constants)
     parallel = ParallelModule(
         program, mesh, whole if is_meta(model) else of_rank_0(whole, device), names=names_of(model), plan=found,
-        restore=traced.out_spec.unflatten, calling=traced.calling, compile=compile,
+        restore=traced.out_spec.unflatten, calling=traced.calling, padding=padding_of(readied.model), compile=compile,
     )  # fmt: skip
     parallel.train(model.training)
     return parallel

@@ -17,6 +17,7 @@ from autopar.ir.types import Attr, TensorType
 from autopar.passes.trace.aliases import Aliases
 from autopar.passes.trace.arguments import bind
 from autopar.passes.trace.assigns import DETACH, Write, with_assigns
+from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
 from autopar.passes.trace.source import source_of
 from autopar.passes.trace.writes import is_write, tracks_statistics, written_value
@@ -185,6 +186,8 @@ class Reader:
             return None
         if name in _TRANSPARENT:
             return self._env[node.args[0]]  # type: ignore[index]
+        if communicates(name):
+            raise UnsupportedError(f"{refusal(name)} ({source})")
         if is_write(node):
             return self._write(node, target, source)
         operands, attrs = bind(node, target, self._lookup, source or name)

@@ -13,6 +13,7 @@ from autopar.ir.optable import TABLE
 from autopar.passes.canonicalize import RULES
 from autopar.passes.trace.buffers import refuse_cumulative_averages
 from autopar.passes.trace.calling import calling
+from autopar.passes.trace.communication import refuse_distributed
 from autopar.passes.trace.composite import write_out
 from autopar.passes.trace.convert import Reader, is_read
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
@@ -43,6 +44,7 @@ def trace(
     """
     if mixed_precision not in _HALF:
         raise UsageError(f"mixed_precision={mixed_precision!r}: one of None, 'bf16', 'fp16'")
+    refuse_distributed(model)
     args, kwargs = _call(example_inputs, loss_fn)
     tensors, in_spec = Structure.of((args, kwargs))
     called = calling(model, args, kwargs, target=loss_fn is not None)

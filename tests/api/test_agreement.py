@@ -95,7 +95,7 @@ def test_other_inputs_are_refused_on_every_rank(by_rank, what, expected, given):
         kind, message = found[what]
         assert kind == "UsageError"
         assert f"input x: expected {expected}" in message
-        assert message.endswith(f"given {given}")
+        assert f"given {given}" in message
 
 
 def test_every_rank_trains_the_weights_of_rank_0() -> None:
