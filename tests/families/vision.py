@@ -44,7 +44,7 @@ _VIEW = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "i
 VISION: tuple[Family, ...] = (
     _classifier("vit", "ViTForImageClassification", "ViTConfig", num_hidden_layers=2, hidden_size=32,
                 num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8),
-    Family(name="clip", batch=lambda: {**_pairs(), "return_loss": True},  # type: ignore[dict-item]
+    Family(name="clip", batch=lambda: {**_pairs(), "return_loss": True},
            build=from_transformers("CLIPModel", "CLIPConfig", text_config=_TEXT, vision_config=_VIEW,
                                    projection_dim=16)),
     _classifier("swin", "SwinForImageClassification", "SwinConfig", image_size=32, patch_size=4, embed_dim=16,

@@ -173,13 +173,27 @@ def _whole() -> None:
 def _losses() -> None:
     ex("autopar.row_max", f(4, 6, 12))
     ex("autopar.row_max", f(5, 12))
-    ex("autopar.cross_entropy_stats", f(4, 6, 12), ints(12, 4, 6), fixed(4, 6), ignore_index=3)
-    ex("autopar.cross_entropy_stats", f(7, 12), ints(12, 7), fixed(7))
+    stats = "autopar.cross_entropy_stats"
+    ex(stats, f(4, 6, 12), ints(12, 4, 6), fixed(4, 6), ignore_index=3)
+    ex(stats, f(7, 12), ints(12, 7), fixed(7))
+    ex(stats, f(7, 12), ints(12, 7), fixed(7), label_smoothing=0.2, classes=12)
+    ex(stats, f(4, 12), ints(12, 4), fixed(4), fixed(12), ignore_index=2)
+    ex(stats, f(2, 5, 12), ints(12, 2, 5), fixed(2, 5), fixed(12), label_smoothing=0.1, classes=12)
+    ex("autopar.soft_cross_entropy_stats", f(4, 12), f(4, 12), fixed(4))
+    ex("autopar.soft_cross_entropy_stats", f(4, 3, 12), fixed(4, 3, 12), fixed(4, 3), fixed(12), label_smoothing=0.1,
+       classes=12)  # fmt: skip
     ex("autopar.cross_entropy_from_stats", positive(4, 6, 2), ints(12, 4, 6), ignore_index=3)
-    ex("autopar.cross_entropy", f(4, 6, 12), ints(12, 4, 6), ignore_index=3)
-    ex("autopar.cross_entropy", f(12, 5), ints(5, 12), fixed(5), label_smoothing=0.1)
+    ex("autopar.cross_entropy_from_stats", positive(4, 3), ints(12, 4))
+    ex("autopar.cross_entropy_rows_from_stats", positive(4, 6, 2), ints(12, 4, 6), ignore_index=3)
+    ex("autopar.cross_entropy_rows_from_stats", positive(4, 6, 3))
+    for name in ("cross_entropy", "cross_entropy_rows"):
+        ex(f"autopar.{name}", f(4, 6, 12), ints(12, 4, 6), ignore_index=3)
+        ex(f"autopar.{name}", f(12, 5), ints(5, 12), fixed(5), label_smoothing=0.1)
+    ex("autopar.soft_cross_entropy_rows", f(4, 12), f(4, 12))
+    ex("autopar.soft_cross_entropy_rows", f(4, 3, 12), fixed(4, 3, 12), fixed(12), label_smoothing=0.1)
     ex("autopar.count_targets", ints(4, 12, 5), ignore_index=2)
     ex("autopar.count_targets", ints(4, 12), fixed(4), ignore_index=2)
+    ex("autopar.assign", f(4, 12), (fixed(3), fixed()), (fixed(3), fixed()))
 
 
 for group in (_pointwise, _products, _reductions, _views, _whole, _losses):
