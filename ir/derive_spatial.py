@@ -7,6 +7,7 @@ and windows may be split.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autopar.ir.derive import Shape, derivation
@@ -111,12 +112,102 @@ def pool(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape])
 
 @derivation
 def resize(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
-    """As many last dims as ``output_size`` or ``scale_factors`` has are made larger or smaller, and are whole."""
+    """The last dims are made larger or smaller, and are whole: as many as ``output_size`` has, else all but two."""
     x, y = operands[0], results[0]
     assert x is not None
-    lead = len(x) - len(_each(node, "output_size", _each(node, "scale_factors", (0,) * (len(x) - 2))))
+    given = node.attr("output_size")
+    lead = len(x) - len(given) if isinstance(given, tuple) else 2
     made = _Labels()
     free = tuple(made.dim((f"d{i}", extent)) for i, extent in enumerate(x[:lead]))
     before = tuple(made.whole_dim(f"x{i}", extent) for i, extent in enumerate(x[lead:]))
     after = tuple(made.whole_dim(f"y{i}", extent) for i, extent in enumerate(y[lead:]))
     return made.rule([(*free, *before)], [(*free, *after)] * len(results))
+
+
+@derivation
+def columns(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """im2col ``n c !h !w -> n (c !k) !l``, and col2im the other way; n may be missing."""
+    x, y = operands[0], results[0]
+    assert x is not None
+    picture, flat = (y, x) if "col2im" in node.target else (x, y)
+    made = _Labels()
+    n = tuple(made.dim(("n", extent)) for extent in flat[:-2])
+    c = ("c", picture[-3])
+    whole = tuple(made.whole_dim(f"x{i}", extent) for i, extent in enumerate(picture[-2:]))
+    inside = made.whole_dim("k", flat[-2] // picture[-3])
+    labels = {
+        "picture": (*n, made.dim(c), *whole),
+        "flat": (*n, made.dim(c) + inside, made.whole_dim("l", flat[-1])),
+    }
+    before, after = ("flat", "picture") if "col2im" in node.target else ("picture", "flat")
+    return made.rule([labels[before]], [labels[after]])
+
+
+@derivation
+def sliding(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """``unfold``: windows over ``dimension``, their elements in a new last dim."""
+    x, y = operands[0], results[0]
+    assert x is not None
+    at = int(str(node.attr("dimension")))
+    at += len(x) if at < 0 else 0
+    size, step = int(str(node.attr("size"))), int(str(node.attr("step")))
+    made = _Labels()
+    dims = [made.dim((f"d{i}", extent)) if i != at else () for i, extent in enumerate(x)]
+    under, counted, inside = made.windows(at, x[at], y[at], size, disjoint=size == step)
+    after = [*dims, inside]
+    dims[at], after[at] = under, counted
+    return made.rule([tuple(dims)], [tuple(after)])
+
+
+@derivation
+def grid_sample(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """``n c !x…, n y… !two -> n c y…``: every sample looks anywhere in its own picture."""
+    del node
+    x, y = operands[0], results[0]
+    assert x is not None
+    made = _Labels()
+    n, c = made.dim(("n", x[0])), made.dim(("c", x[1]))
+    whole = tuple(made.whole_dim(f"x{i}", extent) for i, extent in enumerate(x[2:]))
+    free = tuple(made.dim((f"y{i}", extent)) for i, extent in enumerate(y[2:]))
+    two = made.whole_dim("two", len(x) - 2)
+    return made.rule([(n, c, *whole), (n, *free, two)], [(n, c, *free)])
+
+
+@derivation
+def group_norm(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """``n (g !c) !x…, (g !c), (g !c) -> n (g !c) !x…``: a group is normalized by itself."""
+    x = results[0]
+    groups = int(str(node.attr("num_groups")))
+    made = _Labels()
+    n = made.dim(("n", x[0]))
+    channels = made.dim(("g", groups)) + made.whole_dim("c", x[1] // groups)
+    dims = (n, channels, *(made.whole_dim(f"x{i}", extent) for i, extent in enumerate(x[2:])))
+    scales = [() if shape is None else (channels,) for shape in operands[1:]]
+    return made.rule([dims, *scales], [dims])
+
+
+@derivation
+def recurrent(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """LSTM, GRU and RNN over a padded batch: every sample has a state of its own; all else is whole.
+
+    Operands: the sequence, the states [layers, batch, hidden], the weights. ``w`` counts the weights.
+    """
+    x, out = operands[0], results[0]
+    assert x is not None
+    batch = 0 if node.attr("batch_first") is True else 1
+    states = len(results) - 1
+    made = _Labels()
+
+    def label(name: str, shape: Shape, at: int | None) -> tuple[Dim, ...]:
+        return tuple(
+            made.dim(("b", extent)) if i == at else made.whole_dim(f"{name}{i}", extent)
+            for i, extent in enumerate(shape)
+        )
+
+    inputs = [label("x", x, batch)]
+    for index, shape in enumerate(operands[1:]):
+        inputs.append(() if shape is None else label(f"i{index}_", shape, 1 if index < states else None))
+    outputs = [label("o", out, batch), *(label(f"r{i}_", shape, 1) for i, shape in enumerate(results[1:]))]
+    weights = sum(math.prod(shape) for shape in operands[1 + states :] if shape is not None)
+    made.sizes |= {"w": weights, "t": x[1 - batch]}
+    return made.rule(inputs, outputs)

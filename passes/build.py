@@ -160,10 +160,10 @@ class _Builder:
         legal = self._legal(graph, node)
         variable = into.variable("node", node.results[0].name, legal)
         for index, value in enumerate(node.results):
-            values.set(value.name, variable, tuple(s.results[index] for s in legal), saved="r" in row(node).saves)
+            values.set(value.name, variable, tuple(s.results[index] for s in legal), saved=row(node).keeps("r"))
         for index, name in enumerate(operands):
             if name is not None:
-                saves = index in row(node).saves and any(shapes.grads)
+                saves = row(node).keeps(index) and any(shapes.grads)
                 values.consumers[name].append(Consumer(variable, _needs_of(legal, index), saves))
         self._price(graph, into, node, variable, legal)
 
@@ -177,7 +177,7 @@ class _Builder:
         for i, chosen in enumerate(legal):
             forward, backward = self.pricing.op_costs(node, rule, chosen, shapes, types)
             out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
-            if "r" in row(node).saves and any(shapes.grads):
+            if row(node).keeps("r") and any(shapes.grads):
                 out[2, i] = local_bytes(chosen.results[0], node.results[0].type)
             if row(node).op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
                 out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
@@ -299,7 +299,7 @@ class _Builder:
         """Whether some node of the block keeps the value for its backward pass."""
         for node in self.model.graph.block(block).nodes:
             for index, name in enumerate(flat_operands(node)):
-                if name == value and index in row(node).saves:
+                if name == value and row(node).keeps(index):
                     return True
         return False
 

@@ -18,6 +18,7 @@ What changed its spelling on the way (dims are never negative, sizes always expl
     batch_norm  written out with sums over the batch, so that sharded batches have the statistics of the whole
     buffers     autopar.assign (y, (buffer, …), (new, …)): y, and the buffers hold the new values from then on
     windows     see canonical_spatial
+    indexing    see canonical_indexing
     attention   aten.scaled_dot_product_attention.default (q, k, v, mask?) {is_causal?, scale?, dropout_p?, …}
 """
 
@@ -29,6 +30,8 @@ from autopar.ir.graph import Graph, renamed
 from autopar.passes import (
     canonical_arith,
     canonical_batch_norm,
+    canonical_compound,
+    canonical_indexing,
     canonical_losses,
     canonical_products,
     canonical_spatial,
@@ -46,6 +49,8 @@ RULES: Mapping[str, Rule] = {
     **canonical_losses.RULES,
     **canonical_batch_norm.RULES,
     **canonical_spatial.RULES,
+    **canonical_compound.RULES,
+    **canonical_indexing.RULES,
 }
 
 

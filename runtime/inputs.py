@@ -120,13 +120,19 @@ def check(expected: Mapping[str, Input], given: Mapping[str, Tensor], *, whole: 
     """Raises UsageError where a shape or element type is not what the plan was made for."""
     for name, entry in expected.items():
         tensor = given[name]
+        if not isinstance(tensor, Tensor):
+            raise UsageError(f"input {name}: expected a tensor, given a {type(tensor).__name__}")
         shape = entry.type.shape if whole else entry.local_shape
         dtype = IR_DTYPES.get(tensor.dtype, str(tensor.dtype))
         if tuple(tensor.shape) != shape or dtype != entry.type.dtype:
             part = "global batch" if whole else f"this rank's part of {entry.type}"
+            wanted, found = str(TensorType(entry.type.dtype, shape)), f"{dtype}[{','.join(map(str, tensor.shape))}]"
+            smaller = tensor.dim() == len(shape) and tuple(tensor.shape[1:]) == shape[1:] and tensor.shape[0] < shape[0]
+            hint = "shard_inputs(batch, pad=True)" if whole else "pad_inputs(batch)"
             raise UsageError(
-                f"input {name}: expected {TensorType(entry.type.dtype, shape)} ({part}), "
-                f"given {dtype}[{','.join(map(str, tensor.shape))}]"
+                f"input {name}: expected {wanted} ({part}), given {found}"
+                + (f"; {hint} fills up a smaller batch" if smaller and dtype == entry.type.dtype else ""),
+                details={"input": name, "expected": wanted, "given": found},
             )
 
 

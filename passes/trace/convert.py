@@ -17,6 +17,7 @@ from autopar.ir.types import Attr, TensorType
 from autopar.passes.trace.aliases import Aliases
 from autopar.passes.trace.arguments import bind
 from autopar.passes.trace.assigns import DETACH, Write, with_assigns
+from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
 from autopar.passes.trace.source import source_of
 from autopar.passes.trace.writes import is_write, tracks_statistics, written_value
@@ -185,6 +186,8 @@ class Reader:
             return None
         if name in _TRANSPARENT:
             return self._env[node.args[0]]  # type: ignore[index]
+        if communicates(name):
+            raise UnsupportedError(f"{refusal(name)} ({source})")
         if is_write(node):
             return self._write(node, target, source)
         operands, attrs = bind(node, target, self._lookup, source or name)
@@ -311,6 +314,11 @@ class Reader:
         if not isinstance(name, str):
             raise UnsupportedError(f"{node.name} is no single tensor ({source_of(node, self._prefix)})")
         return self._current(name)
+
+
+def is_read(target: str) -> bool:
+    """Whether the reader itself knows the operation: it has no effect, or only says where a tensor lies."""
+    return target.startswith(_NO_EFFECT) or target in (*_CASTS, *_TRANSPARENT)
 
 
 def _live(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:

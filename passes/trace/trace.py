@@ -9,9 +9,13 @@ import torch
 from torch import nn
 
 from autopar.ir.errors import UsageError
+from autopar.ir.optable import TABLE
+from autopar.passes.canonicalize import RULES
 from autopar.passes.trace.buffers import refuse_cumulative_averages
 from autopar.passes.trace.calling import calling
-from autopar.passes.trace.convert import Reader
+from autopar.passes.trace.communication import refuse_distributed
+from autopar.passes.trace.composite import write_out
+from autopar.passes.trace.convert import Reader, is_read
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
 from autopar.passes.trace.structure import Structure
@@ -40,6 +44,7 @@ def trace(
     """
     if mixed_precision not in _HALF:
         raise UsageError(f"mixed_precision={mixed_precision!r}: one of None, 'bf16', 'fp16'")
+    refuse_distributed(model)
     args, kwargs = _call(example_inputs, loss_fn)
     tensors, in_spec = Structure.of((args, kwargs))
     called = calling(model, args, kwargs, target=loss_fn is not None)
@@ -53,6 +58,7 @@ def trace(
         program = export(flat_model, fakes)
     names = {PREFIX + fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
     frozen = frozenset(info.fqn for info in parameters if not info.trainable)
+    write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
     reader = Reader(program, names, frozen, PREFIX)
     returned = flat_model.returned
     graph, updates = reader.read(input_names, returned.loss)

@@ -12,7 +12,11 @@ from autopar.ir.types import Attr
 
 @dataclass(frozen=True)
 class Arg:
-    """One tensor operand. kind: float, positive, fixed (a float without gradient), int (below ``high``), bool."""
+    """One tensor operand.
+
+    kind: float, positive, part (between 0 and 1), above (1), fixed (a float without gradient), int (below
+    ``high``), bool.
+    """
 
     shape: tuple[int, ...]
     kind: str = "float"
@@ -24,11 +28,15 @@ class Arg:
         if self.kind == "int":
             return torch.randint(0, self.high, self.shape, generator=generator)
         values = torch.randn(self.shape, generator=generator, dtype=torch.float64)
+        if self.kind == "part":
+            return values.sigmoid()
+        if self.kind == "above":
+            return values.abs() + 1.5
         return values.abs() + 0.5 if self.kind == "positive" else values
 
     @property
     def trains(self) -> bool:
-        return self.kind in ("float", "positive")
+        return self.kind in ("float", "positive", "part", "above")
 
 
 Operand: TypeAlias = "Arg | None | tuple[Arg | None, ...]"
@@ -54,6 +62,14 @@ def f(*shape: int) -> Arg:
 
 def positive(*shape: int) -> Arg:
     return Arg(shape, "positive")
+
+
+def part(*shape: int) -> Arg:
+    return Arg(shape, "part")
+
+
+def above(*shape: int) -> Arg:
+    return Arg(shape, "above")
 
 
 def fixed(*shape: int) -> Arg:

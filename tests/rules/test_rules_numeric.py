@@ -68,7 +68,7 @@ def offered(target: str, size: int = 2) -> set[str]:
         ("aten.scaled_dot_product_attention.default", {"b0", "g", "h", "sq", "-"}),
         ("autopar.cross_entropy_stats", {"v", "*b0", "*b1", "-"}),
         ("autopar.row_max", {"v", "*b0", "*b1", "-"}),
-        ("aten.linear.default", {"*b0", "*b1", "k", "n", "-"}),
+        ("aten.linear.default", {"*b0", "*b1", "k", "n", "P0", "P1", "-"}),
         ("aten.layer_norm.default", {"d0", "d1", "-"}),
     ],
 )

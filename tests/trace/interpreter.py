@@ -76,27 +76,29 @@ def call(node: Node, env: Mapping[str, Any]) -> Any:
     return op(**given)
 
 
-def cross_entropy(
+def cross_entropy_rows(
     logits: torch.Tensor,
     target: torch.Tensor,
     weight: torch.Tensor | None = None,
     *,
-    ignore_index: int,
+    ignore_index: int = -100,
     label_smoothing: float = 0.0,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """The sum over all targets but ``ignore_index``."""
+    """The loss of every row, classes last; the target is an index or a row of probabilities."""
     if dtype is not None:
-        logits = logits.to(dtype)
-    flat = logits.reshape(-1, logits.shape[-1])
+        logits, weight = logits.to(dtype), None if weight is None else weight.to(dtype)
+    dims = (0, logits.dim() - 1, *range(1, logits.dim() - 1)) if logits.dim() > 2 else tuple(range(logits.dim()))
+    if target.is_floating_point():
+        target = target.to(logits.dtype).permute(dims)
     return F.cross_entropy(
-        flat,
-        target.reshape(-1),
-        weight,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
+        logits.permute(dims), target, weight, ignore_index=ignore_index, label_smoothing=label_smoothing,
+        reduction="none",
+    )  # fmt: skip
+
+
+def cross_entropy(*operands: torch.Tensor, **attrs: Any) -> torch.Tensor:
+    return cross_entropy_rows(*operands, **attrs).sum()
 
 
 def count_targets(
@@ -106,6 +108,13 @@ def count_targets(
     if weight is None:
         return valid.sum().to(dtype)
     return (weight[target.where(valid, 0)] * valid).sum().to(dtype)
+
+
+def pick(x: torch.Tensor, index: torch.Tensor, *, lead: int) -> torch.Tensor:
+    """The elements of each row in turn."""
+    if lead == 0:
+        return x[index]
+    return torch.stack([pick(row, of_row, lead=lead - 1) for row, of_row in zip(x, index, strict=True)])
 
 
 def batch_norm(
@@ -125,8 +134,11 @@ def batch_norm(
 
 OURS: dict[str, Any] = {
     "cross_entropy": cross_entropy,
+    "cross_entropy_rows": cross_entropy_rows,
+    "soft_cross_entropy_rows": cross_entropy_rows,
     "count_targets": count_targets,
     "detach": torch.Tensor.detach,
+    "pick": pick,
     "batch_norm": batch_norm,
     "assign": lambda value, buffers, news: value,
 }
