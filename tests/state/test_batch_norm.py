@@ -101,7 +101,7 @@ def test_a_plan_with_assigns_is_data_like_any_other() -> None:
 
 MESHES = ["dp=2", "tp=2", "dp=2,tp=2"]
 VISION = [
-    *(("resnet", mesh) for mesh in MESHES),
+    *(pytest.param("resnet", mesh, marks=[] if mesh == "dp=2,tp=2" else pytest.mark.slow) for mesh in MESHES),
     *(pytest.param("segformer", mesh, marks=[] if mesh == "dp=2" else pytest.mark.slow) for mesh in MESHES),
 ]
 
