@@ -130,3 +130,31 @@ def test_blocks_hold_no_blocks():
     inner = replace(graph.blocks[0], blocks=(graph.blocks[0],))
     with pytest.raises(IRError, match="blocks hold no blocks"):
         verify(replace(graph, blocks=(inner,)))
+
+
+ASSIGNING = """\
+graph @main {
+  %b: f32[4] = buffer() {fqn="b"}
+  %c: f32[2] = buffer() {fqn="c"}
+  %w: f32[4] = param() {fqn="w"}
+  %n: f32[4] = aten.add.Tensor(%b) {other=1}
+  %y: f32[4] = autopar.assign(%w, [%b], [%n]) {}
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[%b], [%n]", "[%n], [%b]", "%n is no buffer as it is stored: only that can be written"),
+        ("[%b], [%n]", "[%w], [%n]", "%w is no buffer as it is stored"),
+        ("[%b], [%n]", "[%b, %b], [%n, %n]", "%b is written twice"),
+        ("[%b], [%n]", "[%c], [%n]", r"buffers and their new values differ: f32\[2\] and f32\[4\]"),
+        ("[%b], [%n]", "%b, %n", "has a value, a list of buffers and a list of new values"),
+    ],
+)
+def test_an_assign_writes_each_buffer_once_with_its_own_kind(old, new, message):
+    verify(parse_graph(ASSIGNING))
+    with pytest.raises(IRError, match=message):
+        verify(parse_graph(ASSIGNING.replace(old, new)))
