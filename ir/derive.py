@@ -58,6 +58,16 @@ def replicated(node: Node, operands: Sequence[Shape | None], results: Sequence[S
     return NodeRule(sizes=sizes, operands=inputs, results=outputs, whole=frozenset(sizes))
 
 
+@derivation
+def assign(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """The first operand passes as it is; what is written and what with are whole on every device."""
+    labels = tuple(_own(f"o{n}_", shape or ()) for n, shape in enumerate(operands))
+    sizes = _sizes(*zip(labels, [shape or () for shape in operands], strict=True))
+    through = {factor for dim in labels[0] for factor in dim}
+    del node, results
+    return NodeRule(sizes=sizes, operands=labels, results=labels[:1], whole=frozenset(sizes) - through)
+
+
 def common_factors(
     left: Shape, right: Shape
 ) -> tuple[dict[str, int], tuple[Dim, ...], tuple[Dim, ...], set[str]]:
@@ -218,6 +228,13 @@ def along_dim(node: Node, operands: Sequence[Shape | None], results: Sequence[Sh
 def slice_dim(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
     """slice and cat along ``dim``: linear, that dim whole."""
     return _one_dim_whole(node, operands, results, {_dim(node.attr("dim", 0), len(results[0]))}, linear=True)
+
+
+@derivation
+def turned(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """roll and flip: linear, the dims in ``dims`` whole."""
+    at = {_dim(dim, len(results[0])) for dim in _ints(node.attr("dims"))}
+    return _one_dim_whole(node, operands, results, at, linear=True)
 
 
 @derivation

@@ -46,14 +46,30 @@ def sdpa_rows(q: Tensor, k: Tensor, v: Tensor, *, start: int = 0, scale: float |
     )
 
 
+def pick(x: Tensor, index: Tensor, *, lead: int) -> Tensor:
+    """``x[b…, index[b…, k…]]`` for each of the first ``lead`` dims b of both: rows pick elements of their own."""
+    rows = [
+        torch.arange(x.shape[dim], device=x.device).reshape(-1, *(1,) * (index.dim() - dim - 1)) for dim in range(lead)
+    ]
+    return x[(*rows, index)]
+
+
 def detach(x: Tensor) -> Tensor:
     """The value without its gradient."""
     return x.detach()
+
+
+def assign(x: Tensor, buffers: tuple[Tensor, ...], news: tuple[Tensor, ...]) -> Tensor:
+    """The value; that the buffers hold the new values is for whoever runs the graph to do."""
+    del buffers, news
+    return x
 
 
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     **{name: getattr(losses, name) for name in losses.__all__},
     "embedding_shard": embedding_shard,
     "sdpa_rows": sdpa_rows,
+    "pick": pick,
     "detach": detach,
+    "assign": assign,
 }

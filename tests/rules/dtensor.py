@@ -26,7 +26,7 @@ from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
 from autopar.runtime.ops import resolve
 from tests.lowered import type_of
-from tests.rules.examples import Arg, Example
+from tests.rules.example import Arg, Example
 from tests.rules.oracle import case_of
 from tests.rules.scaling import drawn_operands, flat, names_of
 

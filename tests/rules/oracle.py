@@ -25,7 +25,7 @@ from autopar.passes.strategies import Strategy, strategies
 from autopar.runtime.ops import run_node
 from autopar.runtime.simulate import simulate
 from tests.lowered import lowered, model_of, type_of
-from tests.rules.examples import Arg, Example
+from tests.rules.example import Arg, Example
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.5}
 NAME = "op"
@@ -129,6 +129,8 @@ class _Builder:
         total: torch.Tensor | None = None
         last = ""
         for name, result in zip(names, results, strict=True):
+            if not result.requires_grad:
+                continue
             weights = torch.randn(result.shape, generator=self.generator, dtype=result.dtype)
             self.stored(f"{name}_w", weights, "constant")
             part = (result * weights).sum()

@@ -21,7 +21,8 @@ from autopar.ir.rules import Dim, NodeRule
 from autopar.ir.types import Attr
 from autopar.runtime.ops import run_node
 from tests.lowered import type_of
-from tests.rules.examples import EXAMPLES, Arg, Example, Operand
+from tests.rules.example import Arg, Example, Operand
+from tests.rules.examples import EXAMPLES
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13)  # ones, primes, smaller than an axis, not divisible by it
 MESHES = ((("x", 2),), (("x", 3),), (("x", 4),), (("x", 2), ("y", 2)), (("x", 3), ("y", 2)))

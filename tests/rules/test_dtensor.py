@@ -8,7 +8,8 @@ import pytest
 
 from autopar.ir.optable import TABLE
 from tests.rules.dtensor import Offer, dtensor_offers, fake_mesh, our_offers, text
-from tests.rules.examples import EXAMPLES, Example
+from tests.rules.example import Example
+from tests.rules.examples import EXAMPLES
 
 CORE = (
     "aten.add.Tensor", "aten.mul.Tensor", "aten.gelu.default", "aten.linear.default", "aten.matmul.default",

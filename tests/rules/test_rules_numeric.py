@@ -15,7 +15,8 @@ from autopar.passes.losses import open_losses
 from autopar.passes.strategies import Strategy
 from autopar.runtime.simulate import simulate
 from tests.lowered import all_graphs, collectives, lowered, model_of
-from tests.rules.examples import EXAMPLES, NOT_RUN, Example
+from tests.rules.example import Example
+from tests.rules.examples import EXAMPLES, NOT_RUN
 from tests.rules.oracle import Case, case_of, check, some
 
 SQUARE = Mesh((("x", 2), ("y", 2)))
