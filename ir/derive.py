@@ -271,13 +271,20 @@ def pad(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) 
 
 
 @derivation
-def gather(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
-    """``dim`` of the operand is whole, the index's is not; other dims are shared where the index covers the operand."""
+def scatter(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """Along ``dim`` whole; other dims are shared where the index covers the operand."""
     dim = _dim(node.attr("dim", 0), len(results[0]))
     short = {
         i for i, extent in enumerate(results[0]) if any(s is not None and s[i] != extent for s in operands)
     }
-    rule = _one_dim_whole(node, operands, results, {dim} | short, linear=False)
+    return _one_dim_whole(node, operands, results, {dim} | short, linear=False)
+
+
+@derivation
+def gather(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """As scatter, but each element of the index along ``dim`` gives one of the result: shared, not whole."""
+    rule = scatter(node, operands, results)
+    dim = _dim(node.attr("dim", 0), len(results[0]))
     same = {f"i1_{dim}": "n", f"r0_{dim}": "n"}
 
     def renamed(labels: tuple[tuple[Dim, ...], ...]) -> tuple[tuple[Dim, ...], ...]:

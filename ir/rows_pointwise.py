@@ -57,7 +57,7 @@ def index_rows(rule: Rule) -> None:
     for name in ("index_add.default", "index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor"):
         rule(f"aten.{name}", "index_along", backward=1.0, saves=(1,))
     for name in ("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two"):
-        rule(f"aten.{name}", "gather", backward=1.0, saves=(1,))
+        rule(f"aten.{name}", "scatter", backward=1.0, saves=(1,))
     for name in ("tril", "triu"):
         rule(f"aten.{name}.default", "*b !m !n -> *b !m !n", partial="0", backward=1.0)
     rule("aten.linalg_inv.default", "*b !m !n -> *b !m !n", saves=("r",))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autopar.ir.errors import UsageError
-from autopar.passes.candidates import microbatch_counts, pinned_meshes, searched_meshes
+from autopar.ir.mesh import Mesh
+from autopar.passes.candidates import fitting, microbatch_counts, pinned_meshes, searched_meshes
 
 
 def test_searched_meshes_fill_the_world_with_at_most_two_axes() -> None:
@@ -35,3 +36,25 @@ def test_a_mesh_that_cannot_be_is_refused_with_the_reason(pinned: dict[str, int]
 def test_microbatches_are_powers_of_two_that_divide_a_devices_batch() -> None:
     assert microbatch_counts(24, 2) == (1, 2, 4)
     assert microbatch_counts(3, 1) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "batch", "sequence", "microbatches", "words"),
+    [
+        ({"dp": 4}, 6, None, None, r"dp=4 does not divide the batch of 6 .*dp that work are 1, 2, 3, 6;"),
+        ({"cp": 5}, 6, 12, None, r"cp=5 does not divide the sequence of 12 .*work are 1, 2, 3, 4, 6, 12;"),
+        ({"dp": 2}, 6, None, 2, r"num_microbatches=2 does not divide the 3 samples .*work are 1, 3"),
+        ({"dp": 2}, None, None, None, r"no input has a batch dim .*leave dp out"),
+    ],
+)
+def test_what_does_not_divide_is_refused_with_what_does(
+    mesh: dict[str, int], batch: int | None, sequence: int | None, microbatches: int | None, words: str
+) -> None:
+    """A batch that every device repeats is never planned in silence."""
+    with pytest.raises(UsageError, match=words):
+        fitting([Mesh.of(mesh)], batch, sequence, microbatches)
+
+
+def test_meshes_that_fit_are_kept() -> None:
+    meshes = [Mesh.of({"dp": size, "tp": 12 // size}) for size in (1, 2, 4)]
+    assert [mesh.size("dp") for mesh in fitting(meshes, 6, None, None)] == [1, 2]
