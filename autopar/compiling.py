@@ -56,7 +56,7 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
             f"the model changes its buffer {traced.updates[0]} in forward; this is not supported yet"
         )
     after_trace = time.perf_counter()
-    graph = canonical_graph(traced.graph)
+    graph = canonical_graph(traced.graph, rng=arguments.rng)
     settings = Settings(
         inputs=input_dims(graph), optimizer=arguments.optimizer, zero=arguments.zero, recompute=arguments.recompute,
         constraints=arguments.constraints,

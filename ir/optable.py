@@ -83,7 +83,6 @@ def _rows() -> None:
     rule("aten.masked_fill.Scalar", "*b, *b -> *b", saves=(1,))
     rule("aten.masked_fill.Tensor", "*b, *b, -> *b", saves=(1,))
     rule("aten.dropout.default", "*b -> *b", saves=("r",))
-    rule("autopar.dropout", "*b -> *b", backward=2.0)
 
     rule("aten.linear.default", "*b k, n k -> *b n", flops="2 *b k n", saves=(0, 1), op_class="matmul")
     rule(
@@ -101,7 +100,7 @@ def _rows() -> None:
     )
     rule("aten.layer_norm.default", "layer_norm", saves=(0,), op_class="reduction")
     rule("aten.rms_norm.default", "layer_norm", saves=(0,), op_class="reduction")
-    for name in ("softmax.int", "_softmax.default", "log_softmax.int"):
+    for name in ("softmax.int", "_softmax.default", "_safe_softmax.default", "log_softmax.int"):
         rule(f"aten.{name}", "along_dim", saves=("r",), op_class="reduction")
     rule("aten.cumsum.default", "along_dim", backward=1.0, op_class="reduction")
     rule("aten.cumprod.default", "along_dim", op_class="reduction")
@@ -124,6 +123,14 @@ def _rows() -> None:
                  "triu.default", "index.Tensor", "new_ones.default", "new_zeros.default",
                  "new_full.default"):  # fmt: skip
         rule(f"aten.{name}", "replicated")
+
+    # Draws by hash: each device knows where its elements stand in the whole. ``!state``: autopar.rng.
+    rule("autopar.dropout", "*b, !state -> *b", partial="0", backward=1.0, saves=("mask",), work_bytes=250)
+    for name in ("uniform", "normal"):
+        rule(f"autopar.{name}", "!state -> *b", backward=0.0, work_bytes=500)
+    rule("autopar.sdpa_dropout", "drawn_attention", flops="4 b* g h sq sk d", backward=2.5, saves=(0, 1, 2, "r"),
+         op_class="attention", contiguous=("sq",))  # fmt: skip
+    rule("autopar.advance", "!state -> !state", op_class="view")
 
     # The three parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on
     # that axis and 3 numbers a row are reduced; the logits are never gathered.

@@ -19,7 +19,7 @@ from autopar.ir.plan import (
     ProfileInfo,
     StepTime,
 )
-from autopar.ir.program import Program
+from autopar.ir.program import RNG_INPUT, Program
 from autopar.ir.text import print_graph
 from autopar.ir.types import TensorType
 from autopar.passes.account import collectives, compute_ns, islands, placed, priced, used_layout, work
@@ -48,9 +48,10 @@ def fingerprint(model: Model, tied: tuple[tuple[str, ...], ...]) -> Fingerprint:
     return Fingerprint(
         graph_sha256=hashlib.sha256(text.encode()).hexdigest(),
         parameters={fqn: str(TensorType(p.dtype, p.shape)) for fqn, p in sorted(model.parameters.items())},
-        inputs={str(node.attr("name")): str(node.result.type) for node in model.graph.sources("input")},
+        inputs={name: str(node.result.type) for node in model.graph.sources("input")
+                if (name := str(node.attr("name"))) != RNG_INPUT},
         tied=tied,
-    )
+    )  # fmt: skip
 
 
 def make_plan(model: Model, found: Found, assignment: Assignment, program: Program, request: Request) -> Plan:

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.layout import Layout, Partial, R, Shard
 from autopar.ir.plan import Plan
-from autopar.ir.program import MICROBATCH_AXIS, Program
+from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.runtime import inputs as entries
 from autopar.runtime import local
 from autopar.runtime.assemble import assemble
@@ -22,6 +22,7 @@ from autopar.runtime.dtensors import as_dtensor
 from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.parameters import Names, Whole
+from autopar.runtime.random_words import at_microbatch, rng_state
 
 # Rebuilds the model's output from the values of ``graph.outputs``.
 Restore = Callable[[Sequence[Any]], Any]
@@ -34,6 +35,10 @@ class ParallelModule(nn.Module):
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
     ``forward``; without it, a tuple. Making one
     is a collective of all ranks.
+
+    Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
+    every ``train_step`` and ``forward`` raises by one. Neither is part of the state dict: who continues a run
+    sets ``rng_step`` to what it was.
     """
 
     def __init__(
@@ -46,8 +51,11 @@ class ParallelModule(nn.Module):
         plan: Plan | None = None,
         restore: Restore | None = None,
         compile: bool = False,
+        rng_seed: int = 0,
     ) -> None:
         super().__init__()
+        self.rng_seed = rng_seed
+        self.rng_step = 0
         self._plan = plan
         self._program = program
         self._here = here(program.mesh, device_mesh)
@@ -76,12 +84,12 @@ class ParallelModule(nn.Module):
         """
         if self._program.loss is None:
             raise UsageError("the model returns no loss: give parallelize a loss_fn")
-        given = self._given(args, kwargs)
+        given, rng = self._given(args, kwargs)
         total: Tensor | None = None
         last = self._program.microbatches - 1
         for index in range(last + 1):
             set_gradient_sync(self._parts[0].top, index == last)
-            (loss,) = self._run(given, index, training=True)
+            (loss,) = self._run(given, index, rng, training=True)
             if loss.requires_grad:
                 loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -90,9 +98,9 @@ class ParallelModule(nn.Module):
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
         """The model's output: the loss as on one device, all else as DTensors in the plan's layout."""
-        given = self._given(args, kwargs)
+        given, rng = self._given(args, kwargs)
         set_gradient_sync(self._parts[0].top, True)
-        runs = [self._run(given, index, training=False) for index in range(self._program.microbatches)]
+        runs = [self._run(given, index, rng, training=False) for index in range(self._program.microbatches)]
         values = self._program.graph.values()
         outputs: list[Any] = []
         for at, name in enumerate(self._program.graph.outputs):
@@ -149,18 +157,23 @@ class ParallelModule(nn.Module):
             found[name] = part.detach().clone()
         return found
 
-    def _given(self, args: Sequence[Tensor], kwargs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _given(self, args: Sequence[Tensor], kwargs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Inputs of the main graph by name, and the state of the random numbers of a new step."""
         given = entries.by_name(self._inputs, args, kwargs)
         entries.check(self._inputs, given, whole=False)
         given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
-        return {**given, **self._parts[0].before(given)}
+        rng = rng_state(self.rng_seed, self.rng_step)
+        self.rng_step += 1
+        return {**given, **self._parts[0].before(given, rng)}, rng
 
-    def _run(self, given: dict[str, Tensor], index: int, *, training: bool) -> tuple[Tensor, ...]:
+    def _run(self, given: dict[str, Tensor], index: int, rng: Tensor, *, training: bool) -> tuple[Tensor, ...]:
         parts = self._parts[0]
         graph = parts.training if training else parts.forward
-        return graph(
-            [entry.microbatch(given[entry.name], index) for entry in entries.graph_inputs(graph.graph)]
-        )
+        part = {
+            entry.name: entry.microbatch(given[entry.name], index)
+            for entry in entries.graph_inputs(graph.graph) if entry.name != RNG_INPUT
+        }  # fmt: skip
+        return graph(part, at_microbatch(rng, index))
 
 
 def _without_microbatches(program: Program, layout: Layout) -> Layout:
