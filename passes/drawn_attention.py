@@ -51,7 +51,8 @@ def with_fused_dropout(em: Emitter, node: Node, rng: str) -> tuple[str, ...]:
 
 def _causal(em: Emitter, rows: int, columns: int) -> str:
     def numbers(count: int) -> str:
-        return em.op("aten.arange.start_step", type=TensorType("i64", (count,)), start=0, end=count, step=1, dtype="i64")
+        type_ = TensorType("i64", (count,))
+        return em.op("aten.arange.start_step", type=type_, start=0, end=count, step=1, dtype="i64")
 
     row = reshape(em, numbers(rows), (rows, 1))
     return em.op("aten.le.Tensor", numbers(columns), row, type=TensorType("bool", (rows, columns)))

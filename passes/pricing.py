@@ -85,7 +85,8 @@ class Pricing:
         def cost(phase: Literal["forward", "backward"], share: float) -> OpCost:
             return OpCost(
                 target=node.target, op_class=entry.op_class, dtype=dtype, flops=round(flops * share),
-                bytes=round(moved * share) + (drawn if phase == "forward" else 0), phase=phase, shapes=tuple(shape for shape, _ in locals_),
+                bytes=round(moved * share) + (drawn if phase == "forward" else 0), phase=phase,
+                shapes=tuple(shape for shape, _ in locals_),
             )  # fmt: skip
 
         wanted = sum(shapes.grads)

@@ -134,13 +134,13 @@ def _attribute(name: str, value: Any, coordinate: Mapping[str, int]) -> Any:
             raise IRError(f"start depends on axis {unknown[0]!r}, which has no fixed position on a device")
         return sum(coordinate[axis] * stride for axis, stride in value)
     if name == "index" and isinstance(value, tuple):
-        return tuple(tuple(_factor(*factor, coordinate) for factor in dim) for dim in value)
+        return tuple(tuple((size, _place(axis, coordinate)) for size, axis in dim) for dim in value)
     return list(value) if isinstance(value, tuple) else value
 
 
-def _factor(size: int, axis: str | None, coordinate: Mapping[str, int]) -> tuple[int, int | str | None]:
-    """A factor of an ``index``: this device's place in it. The microbatch is known only when it runs."""
-    return size, axis if axis is None or axis == MICROBATCH_AXIS else coordinate[axis]
+def _place(axis: str | None, coordinate: Mapping[str, int]) -> int | str | None:
+    """This device's place in a factor of an ``index``. The microbatch is known only when it runs."""
+    return axis if axis is None or axis == MICROBATCH_AXIS else coordinate[axis]
 
 
 class _Place:

@@ -20,11 +20,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from autopar.ir.program import MICROBATCH_AXIS
-
 # How one dim of a device's part lies in the whole: factors (size, place), major first. ``place`` is None where
-# the device has all of the factor, else its index of it; MICROBATCH_AXIS: the microbatch that runs.
-Dim: TypeAlias = Sequence[tuple[int, "int | str | None"]]
+# the device has all of the factor, else its index of it, or "mb": the microbatch that runs.
+Dim: TypeAlias = "Sequence[tuple[int, int | str | None]]"
 Index: TypeAlias = Sequence[Dim]
 
 BITS = 32
@@ -118,10 +116,11 @@ def _coordinates(dim: Dim, rng: Tensor, device: torch.device) -> Tensor:
     found = torch.zeros(1, dtype=torch.int64, device=device)
     for size, place in dim:
         if place is None:
-            inner = torch.arange(size, device=device)
-            found = (found.unsqueeze(-1) * size + inner).flatten()
+            found = (found.unsqueeze(-1) * size + torch.arange(size, device=device)).flatten()
+        elif isinstance(place, int):
+            found = found * size + place
         else:
-            found = found * size + (rng[3] if place == MICROBATCH_AXIS else place)
+            found = found * size + rng[3]
     return found
 
 
