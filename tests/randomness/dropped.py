@@ -30,10 +30,10 @@ def _t5() -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        num_layers=2, d_model=32, num_heads=4, d_kv=8, d_ff=48, vocab_size=VOCAB, decoder_start_token_id=0,
-        relative_attention_num_buckets=8, relative_attention_max_distance=16, pad_token_id=0, dropout_rate=0.1,
-        use_cache=False,
+        num_layers=2, d_model=32, num_heads=4, d_kv=8, d_ff=48, vocab_size=VOCAB, pad_token_id=0, dropout_rate=0.1,
+        relative_attention_num_buckets=8, relative_attention_max_distance=16, use_cache=False,
     )  # fmt: skip
+    config.decoder_start_token_id = 0
     torch.manual_seed(0)
     return T5ForConditionalGeneration(config).double()
 

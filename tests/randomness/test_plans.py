@@ -7,6 +7,7 @@ import torch
 
 from autopar.ir.errors import VerificationError
 from autopar.runtime import ops, random_words
+from autopar.runtime import simulate as simulator
 from autopar.runtime.parity import compare
 from autopar.runtime.simulate import Simulated
 from tests.randomness.dropped import SEED, STEP, Case, alone, batch, built, run
@@ -103,9 +104,7 @@ def test_an_index_within_the_shard_would_be_noticed(case: Case, monkeypatch: pyt
 def test_a_microbatch_that_draws_like_the_first_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(model="gpt2", mesh="dp=2", microbatches=2)
     alone("gpt2")
-    from autopar.runtime import simulate
-
-    monkeypatch.setattr(simulate, "at_microbatch", lambda rng, microbatch: rng)
+    monkeypatch.setattr(simulator, "at_microbatch", lambda rng, microbatch: rng)
     with pytest.raises(VerificationError):
         same(run(case), case)
 
