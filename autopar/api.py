@@ -120,12 +120,10 @@ def _assemble(
         device.type, tuple(size for _, size in program.mesh.axes), mesh_dim_names=program.mesh.names
     )
     traced = readied.traced
-    parallel = ParallelModule(
+    return ParallelModule(
         program, mesh, _with_constants(tensors_of(model), traced.constants), names=names_of(model), plan=found,
-        restore=traced.out_spec.unflatten, compile=compile, rng_seed=_shared_seed(device),
+        restore=traced.out_spec.unflatten, compile=compile, rng_seed=_shared_seed(device), training=model.training,
     )  # fmt: skip
-    parallel.train(model.training)
-    return parallel
 
 
 def _shared_seed(device: torch.device) -> int:

@@ -58,6 +58,11 @@ def inputs_of(program: Program) -> dict[str, Input]:
     return found
 
 
+def draws(program: Program) -> bool:
+    """Whether the program draws random numbers."""
+    return any(entry.name == RNG_INPUT for entry in graph_inputs(program.graph))
+
+
 def graph_inputs(graph: Graph) -> list[Input]:
     entries = []
     for node in graph.sources("input"):

@@ -34,7 +34,7 @@ class ParallelModule(nn.Module):
     ``whole`` gives the whole tensor of each parameter, one at a time; every rank calls it in the same
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
     ``forward``; without it, a tuple. Making one
-    is a collective of all ranks.
+    is a collective of all ranks. ``training``: the mode of the model that the program was made from.
 
     Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
     every ``train_step`` and ``forward`` raises by one. Neither is part of the state dict: who continues a run
@@ -52,10 +52,12 @@ class ParallelModule(nn.Module):
         restore: Restore | None = None,
         compile: bool = False,
         rng_seed: int = 0,
+        training: bool = True,
     ) -> None:
         super().__init__()
         self.rng_seed = rng_seed
         self.rng_step = 0
+        self._made_for = training
         self._plan = plan
         self._program = program
         self._here = here(program.mesh, device_mesh)
@@ -68,6 +70,7 @@ class ParallelModule(nn.Module):
         self._parameters.update(skeleton._parameters)
         self._buffers.update(skeleton._buffers)
         self._non_persistent_buffers_set.update(skeleton._non_persistent_buffers_set)
+        self.train(training)
 
     @property
     def plan(self) -> Plan:
@@ -161,6 +164,12 @@ class ParallelModule(nn.Module):
         """Inputs of the main graph by name, and the state of the random numbers of a new step."""
         given = entries.by_name(self._inputs, args, kwargs)
         entries.check(self._inputs, given, whole=False)
+        if self.training != self._made_for and entries.draws(self._program):
+            made, now = ("training", "eval()") if self._made_for else ("evaluation", "train()")
+            raise UsageError(
+                f"the program was made in {made} mode, draws random numbers (dropout) in it, and knows no other; undo "
+                f"{now}, or run the original model on full_state_dict()"
+            )
         given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
         rng = rng_state(self.rng_seed, self.rng_step)
         self.rng_step += 1

@@ -59,6 +59,18 @@ class Masks(nn.Module):
         return h, elements, channels, noise, numbers, kept
 
 
+class Weighted(nn.Module):
+    """Every sample has a random weight, and the loss is divided by their sum: needed before the first microbatch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 16, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.rand(x.shape[0], dtype=x.dtype)
+        return ((x * self.weight).square().mean(dim=(1, 2)) * weights).sum() / weights.sum()
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "gpt2": _gpt2,
     "gpt2 eager": lambda: _gpt2(attn_implementation="eager"),
@@ -66,13 +78,14 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "llama": lambda: llama(attention_dropout=0.1),
     "t5": _t5,
     "masks": Masks,
+    "weighted": Weighted,
 }
 # Where the model itself computes in float32 (the norms of LLaMA and T5, LLaMA's loss), that is how exact it is.
 TOLERANCES = {"llama": 1e-6, "t5": 1e-6}
 
 
 def batch(name: str) -> dict[str, Tensor]:
-    if name == "masks":
+    if name in ("masks", "weighted"):
         return {"x": torch.linspace(-1, 1, 8 * SEQ * 16, dtype=torch.float64).view(8, SEQ, 16)}
     return inputs(name.split()[0], empty=1)
 
@@ -85,13 +98,15 @@ class Case:
     zero: int | None = None
     recompute: str | None = None
     rng: str = "exact"
+    shared: bool = True
 
     def __str__(self) -> str:
         words = [self.model.replace(" ", "-"), self.mesh or "alone"]
         words += [f"{self.microbatches}mb"] if self.microbatches > 1 else []
         words += [f"zero{self.zero}"] if self.zero is not None else []
         words += [f"recompute-{self.recompute}"] if self.recompute else []
-        return "-".join(words + ([self.rng] if self.rng != "exact" else []))
+        words += [self.rng] if self.rng != "exact" else []
+        return "-".join(words + ([] if self.shared else ["apart"]))
 
     @property
     def tolerance(self) -> float:
@@ -115,9 +130,9 @@ def program(case: Case) -> tuple[Program, Readied]:
         world *= size
     arguments: Arguments = check_arguments(
         cluster=f"1x{world}xCPU", mesh=case.sizes or None, profile=str(FAIR), num_microbatches=case.microbatches,
-        zero=case.zero, recompute=case.recompute, rng=case.rng, loss_fn=_first if case.model == "masks" else None,
+        zero=case.zero, recompute=case.recompute, rng=case.rng, loss_fn=LOSSES.get(case.model),
     )  # fmt: skip
-    readied = ready(built(case.model), _example(case.model), arguments)
+    readied = ready(built(case.model), example(case.model), arguments, shared=case.shared)
     return find_plan(readied, arguments)[1], readied
 
 
@@ -125,9 +140,16 @@ def _first(out: tuple[Tensor, ...], target: Tensor) -> Tensor:
     return (out[0].square().mean(dim=(1, 2)) - target).mean()
 
 
-def _example(name: str) -> Any:
+def _itself(out: Tensor, target: Tensor) -> Tensor:
+    return out + 0 * target.sum()
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {"masks": _first, "weighted": _itself}
+
+
+def example(name: str) -> Any:
     made = batch(name)
-    return (made["x"], torch.zeros(8, dtype=torch.float64)) if name == "masks" else made
+    return (made["x"], torch.zeros(8, dtype=torch.float64)) if name in LOSSES else made
 
 
 def run(case: Case, *, seed: int = SEED, step: int = STEP) -> Simulated:

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.runtime.module import ParallelModule
-from tests.randomness.dropped import FAIR, MODELS, batch
+from tests.randomness.dropped import FAIR, LOSSES, MODELS, batch, example
 
 STEPS = 2
 
@@ -31,7 +31,7 @@ class Run:
 
 
 def trained(run: Run) -> dict[str, Any]:
-    """Losses of two steps without an optimizer between, gradients after each; then loss and gradients of ``forward``."""
+    """Losses and gradients of two steps without an optimizer, then of ``forward``."""
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     torch.manual_seed(0)
     model = MODELS[run.model]().train()
@@ -70,3 +70,16 @@ def _gradients(model: ParallelModule) -> dict[str, Tensor]:
 def each(runs: list[Run]) -> list[dict[str, Any]]:
     """Several in one set of processes: starting them costs more than running."""
     return [trained(run) for run in runs]
+
+
+def evaluated() -> str:
+    """The message of an evaluation by a program made for training."""
+    x, target = example("masks")
+    model = autopar.parallelize(MODELS["masks"](), (x, target), profile=str(FAIR), loss_fn=LOSSES["masks"])
+    model(x, target=target)
+    model.eval()
+    try:
+        model(x, target=target)
+    except autopar.errors.UsageError as error:
+        return str(error)
+    return "no error"

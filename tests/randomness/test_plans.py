@@ -10,7 +10,7 @@ from autopar.runtime import ops, random_words
 from autopar.runtime import simulate as simulator
 from autopar.runtime.parity import compare
 from autopar.runtime.simulate import Simulated
-from tests.randomness.dropped import SEED, STEP, Case, alone, batch, built, run
+from tests.randomness.dropped import SEED, STEP, Case, alone, batch, built, program, run
 
 QUICK = [
     Case(model="gpt2", mesh="dp=2"),
@@ -19,7 +19,9 @@ QUICK = [
     Case(model="gpt2", mesh="cp=2", microbatches=2),
     Case(model="bert", mesh="dp=2,tp=2"),
     Case(model="llama", mesh="dp=2,tp=2"),
+    Case(model="gpt2", mesh="dp=2,tp=2", recompute="full", shared=False),
     Case(model="t5", mesh="dp=2", recompute="full"),
+    Case(model="weighted", mesh="dp=2", microbatches=2),
 ]
 SLOW = [
     Case(model="gpt2", mesh="dp=2,cp=2", microbatches=4, zero=0),
@@ -115,3 +117,9 @@ def test_layers_that_draw_alike_would_be_noticed(monkeypatch: pytest.MonkeyPatch
     case = Case(model="gpt2", mesh="dp=2")
     with pytest.raises(VerificationError):
         same(run(case), case)
+
+
+def test_what_is_drawn_ahead_of_the_microbatches_is_drawn_once() -> None:
+    made, _ = program(Case(model="weighted", mesh="dp=2", microbatches=2))
+    assert made.prologue is not None
+    assert [node.target for node in made.prologue.nodes if node.target == "autopar.uniform"]

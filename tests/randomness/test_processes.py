@@ -11,7 +11,7 @@ import torch
 from autopar.runtime.parity import compare
 from tests.harness import run_processes
 from tests.randomness.dropped import TOLERANCES
-from tests.randomness.processes import Run, each
+from tests.randomness.processes import Run, each, evaluated
 
 QUICK = [
     Run(model="gpt2", mesh={"dp": 2}, options={"recompute": "full", "zero": 3}),
@@ -66,3 +66,8 @@ def test_every_step_draws_anew_and_the_count_can_be_set() -> None:
 
 def test_all_ranks_use_the_seed_of_the_first() -> None:
     assert {found["seed"] for ranks in together(2).values() for found in ranks} == {40}
+
+
+def test_a_program_that_drops_is_no_evaluation() -> None:
+    (found,) = run_processes(1, evaluated)
+    assert "made in training mode, draws random numbers (dropout)" in found

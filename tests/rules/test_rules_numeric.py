@@ -69,7 +69,7 @@ def offered(target: str, size: int = 2) -> set[str]:
         ("autopar.row_max", {"v", "*b0", "*b1", "-"}),
         ("aten.linear.default", {"*b0", "*b1", "k", "n", "-"}),
         ("aten.layer_norm.default", {"d0", "d1", "-"}),
-        ("autopar.dropout", {"*b0", "*b1", "*b2", "*b3", "+0", "-"}),
+        ("autopar.dropout", {"*b0", "*b1", "*b2", "*b3", "P0", "-"}),
     ],
 )
 def test_what_is_offered(target: str, choices: set[str]) -> None:
