@@ -65,7 +65,9 @@ def words(rng: Tensor, draw: int, index: Index, device: torch.device, *, lane: i
     ``draw``: number of the draw after ``rng``'s first; ``lane`` < 4: independent words of one draw.
     """
     first, second, columns = _rows(rng, draw, lane, index, device)
-    return _mixed(first, second, columns).view(local_shape(index))
+    found = _mixed(first, second, columns)
+    found ^= found >> 15
+    return found.view(local_shape(index))
 
 
 def below(rng: Tensor, draw: int, index: Index, device: torch.device, share: float) -> Tensor:
@@ -125,9 +127,8 @@ def _coordinates(dim: Dim, rng: Tensor, device: torch.device) -> Tensor:
 
 
 def _mixed(first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
-    """Words of [row, column]."""
+    """Words of [row, column], well mixed in their upper half, which is what a comparison looks at."""
     x = first.unsqueeze(-1) + columns
-    x &= _MASK
     x ^= x >> 16
     x *= _FIRST
     x += second.unsqueeze(-1)
@@ -135,7 +136,6 @@ def _mixed(first: Tensor, second: Tensor, columns: Tensor) -> Tensor:
     x ^= x >> 15
     x *= _SECOND
     x &= _MASK
-    x ^= x >> 15
     return x
 
 

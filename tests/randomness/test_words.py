@@ -52,7 +52,7 @@ def test_the_parts_of_any_layout_are_parts_of_one_whole(axes: tuple[str, ...], s
 def test_numbers_stay_what_they_are() -> None:
     """A run that is continued by another version of autopar draws what it would have drawn."""
     assert STATE.tolist() == [422493291, 650720123, 0, 0]
-    assert word(2, 3, draw=1).tolist() == [[2910174822, 1726572746, 938444033], [455455929, 1413092975, 2882171206]]
+    assert word(2, 3, draw=1).tolist() == [[2910174822, 1726572746, 4074329401], [455455929, 1413092975, 2725636819]]
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +92,17 @@ def test_neighbours_are_independent() -> None:
             if down or right:
                 a, b = kept[: 1024 - down, : 1024 - right], kept[down:, right:]
                 assert abs(correlation(a, b)) < 5, (down, right)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("dim", [0, 1], ids=["rows", "columns"])
+def test_nothing_repeats_at_any_distance(share: float, dim: int) -> None:
+    """Autocorrelation at every distance up to half of the extent; one round of mixing less fails by far."""
+    size = 2048
+    kept = below(rng_state(3, dim), 0, whole((size, size)), CPU, share)
+    normed = (kept.double() - share) / math.sqrt(share * (1 - share))
+    power = torch.fft.rfft(normed, dim=dim).abs().square().sum(dim=1 - dim)
+    assert float(torch.fft.irfft(power)[1 : size // 2].abs().max()) / size < 6
 
 
 def test_draws_lanes_steps_and_seeds_are_independent() -> None:
