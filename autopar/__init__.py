@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from autopar.cost_model import Cluster, CostProfile
     from autopar.ir.constraints import replicate, split
     from autopar.ir.plan import Plan
+    from autopar.rules import register_rule
     from autopar.runtime.module import ParallelModule
+    from autopar.verifying.verify import verify
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "replicate", "split"]
+__all__ = [
+    "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "register_rule", "replicate",
+    "split", "verify",
+]  # fmt: skip
 
 # Imported on first use: the command line must not wait for torch.
 _HOMES = {
@@ -27,8 +32,10 @@ _HOMES = {
     "Plan": "autopar.ir.plan",
     "parallelize": "autopar.api",
     "plan": "autopar.api",
+    "register_rule": "autopar.rules",
     "replicate": "autopar.ir.constraints",
     "split": "autopar.ir.constraints",
+    "verify": "autopar.verifying.verify",
 }
 
 

@@ -20,9 +20,10 @@ from autopar.hardware import local_device, running_cluster, start_process_group
 from autopar.ir.constraints import replicate, split
 from autopar.ir.errors import AutoparError, MismatchError
 from autopar.ir.plan import Plan
+from autopar.passes.padding import padding_of
 from autopar.passes.randomness import refuse_random
-from autopar.runtime.agreement import agree, share
-from autopar.runtime.initialise import tensors_of
+from autopar.runtime.agreement import agree, of_rank_0, share
+from autopar.runtime.initialise import is_meta, tensors_of
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.parameters import names_of
 
@@ -120,9 +121,11 @@ def _assemble(
         device.type, tuple(size for _, size in program.mesh.axes), mesh_dim_names=program.mesh.names
     )
     traced = readied.traced
+    whole = _with_constants(tensors_of(model), traced.constants)
     return ParallelModule(
-        program, mesh, _with_constants(tensors_of(model), traced.constants), names=names_of(model), plan=found,
-        restore=traced.out_spec.unflatten, compile=compile, rng_seed=_shared_seed(device), training=model.training,
+        program, mesh, whole if is_meta(model) else of_rank_0(whole, device), names=names_of(model), plan=found,
+        restore=traced.out_spec.unflatten, calling=traced.calling, padding=padding_of(readied.model), compile=compile,
+        rng_seed=_shared_seed(device), training=model.training,
     )  # fmt: skip
 
 

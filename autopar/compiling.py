@@ -12,7 +12,7 @@ from torch import nn
 
 from autopar.arguments import Arguments
 from autopar.cost_model import axis_groups
-from autopar.ir.errors import MismatchError, UnsupportedError
+from autopar.ir.errors import MismatchError
 from autopar.ir.mesh import Mesh
 from autopar.ir.plan import Plan
 from autopar.ir.program import Program
@@ -20,6 +20,7 @@ from autopar.passes.assignment import Assignment, from_plan
 from autopar.passes.build import Model
 from autopar.passes.candidate import Settings, StoredParameter, with_time
 from autopar.passes.conversions import Conversions
+from autopar.passes.islands import warn_of_islands
 from autopar.passes.lower import lower
 from autopar.passes.outputs import place_outputs
 from autopar.passes.planning import Request, fingerprint, make_plan
@@ -51,10 +52,6 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     """
     start = time.perf_counter()
     traced = trace(model, example_inputs, loss_fn=arguments.loss_fn, mixed_precision=arguments.mixed_precision)
-    if traced.updates:
-        raise UnsupportedError(
-            f"the model changes its buffer {traced.updates[0]} in forward; this is not supported yet"
-        )
     after_trace = time.perf_counter()
     graph = canonical_graph(traced.graph, rng=arguments.rng)
     settings = Settings(
@@ -97,6 +94,7 @@ def find_plan(readied: Readied, arguments: Arguments) -> tuple[Plan, Program]:
         tied=readied.tied, graph_nodes=readied.graph_nodes, rng=arguments.rng,
     )  # fmt: skip
     plan = make_plan(model, found, assignment, program, request)
+    warn_of_islands(model, assignment, found.pricing, found.microbatches)
     end = time.perf_counter()
     seconds = {**readied.seconds, "solve_s": after_solve - start, "lower_s": end - after_solve}
     search_facts = {
@@ -124,6 +122,7 @@ def check_fit(readied: Readied, plan: Plan) -> None:
     ours = fingerprint(readied.model, readied.tied)
     for what in ("parameters", "inputs"):
         _same_mapping(what[:-1], getattr(plan.fingerprint, what), getattr(ours, what))
+    _same_rules(plan.fingerprint.rules, ours.rules)
     if plan.fingerprint.tied != ours.tied:
         raise MismatchError(f"tied parameters differ: the plan has {plan.fingerprint.tied}, the model {ours.tied}")
     if plan.fingerprint.graph_sha256 != ours.graph_sha256:
@@ -131,6 +130,20 @@ def check_fit(readied: Readied, plan: Plan) -> None:
             "the model computes something else than the one that was planned (same parameters, another graph); "
             "make the plan again"
         )
+
+
+def _same_rules(planned: Mapping[str, str], here: Mapping[str, str]) -> None:
+    for target in (*planned, *here):
+        if planned.get(target) != here.get(target):
+            raise MismatchError(
+                f"rule of {target}: the plan was made with {_rule(planned.get(target))}, this process has "
+                f"{_rule(here.get(target))}; call autopar.register_rule alike wherever a plan is made and run, "
+                "or make the plan again"
+            )
+
+
+def _rule(text: str | None) -> str:
+    return "none registered" if text is None else f"`{text}`"
 
 
 def _same_mapping(what: str, planned: Mapping[str, str], given: Mapping[str, str]) -> None:

@@ -1,13 +1,15 @@
-"""The errors that autopar raises, one class for each user mistake."""
+"""The errors that autopar raises, one class for each user mistake, and its warnings."""
 
 from autopar.ir.errors import (
     AutoparError,
     FileFormatError,
     InfeasibleError,
     IRError,
+    IslandWarning,
     LimitReachedError,
     MismatchError,
     ProbeError,
+    RuleError,
     TraceError,
     UnsupportedError,
     UsageError,
@@ -19,9 +21,11 @@ __all__ = [
     "FileFormatError",
     "IRError",
     "InfeasibleError",
+    "IslandWarning",
     "LimitReachedError",
     "MismatchError",
     "ProbeError",
+    "RuleError",
     "TraceError",
     "UnsupportedError",
     "UsageError",

@@ -15,6 +15,7 @@ from autopar.ir.errors import AutoparError, UsageError
 if TYPE_CHECKING:
     from torch import nn
 
+REDUCED_BATCH, REDUCED_LENGTH = 16, 16
 FORMS = "zoo:NAME, hf:PATH_OR_NAME, or package.module:function returning (model, example_inputs)"
 
 
@@ -52,6 +53,32 @@ def resolve(
         return Resolved(name=_portable_name(rest), model=model, example_inputs=inputs)
     function = _function(spec, prefix, rest)
     return _checked(spec, _call(spec, function, {key: n for key, n in sizes.items() if n is not None}))
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What ``spec`` names at a size that any machine computes, with real random weights and inputs.
+
+    Models of the zoo and of transformers configurations become narrow and shallow; a function's are as it makes them.
+    """
+
+    spec: str
+
+    def __call__(self) -> tuple[nn.Module, tuple[Any, ...] | dict[str, Any]]:
+        prefix, _, rest = self.spec.partition(":")
+        if prefix not in ("zoo", "hf"):
+            found = resolve(self.spec)
+            return found.model, found.example_inputs
+        _need_transformers(self.spec)
+        import torch
+
+        from autopar.zoo import find
+        from autopar.zoo.hf import architecture
+        from autopar.zoo.reduce import reduced
+
+        small = reduced(find(rest).architecture() if prefix == "zoo" else architecture(rest))
+        torch.manual_seed(0)
+        return small.build("cpu"), small.draw(REDUCED_BATCH, REDUCED_LENGTH, 0)
 
 
 def _need_transformers(spec: str) -> None:

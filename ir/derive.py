@@ -58,6 +58,16 @@ def replicated(node: Node, operands: Sequence[Shape | None], results: Sequence[S
     return NodeRule(sizes=sizes, operands=inputs, results=outputs, whole=frozenset(sizes))
 
 
+@derivation
+def assign(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """The first operand passes as it is; what is written and what with are whole on every device."""
+    labels = tuple(_own(f"o{n}_", shape or ()) for n, shape in enumerate(operands))
+    sizes = _sizes(*zip(labels, [shape or () for shape in operands], strict=True))
+    through = {factor for dim in labels[0] for factor in dim}
+    del node, results
+    return NodeRule(sizes=sizes, operands=labels, results=labels[:1], whole=frozenset(sizes) - through)
+
+
 def common_factors(
     left: Shape, right: Shape
 ) -> tuple[dict[str, int], tuple[Dim, ...], tuple[Dim, ...], set[str]]:
@@ -221,16 +231,36 @@ def slice_dim(node: Node, operands: Sequence[Shape | None], results: Sequence[Sh
 
 
 @derivation
+def turned(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """roll and flip: linear, the dims in ``dims`` whole."""
+    at = {_dim(dim, len(results[0])) for dim in _ints(node.attr("dims"))}
+    return _one_dim_whole(node, operands, results, at, linear=True)
+
+
+@derivation
+def diff(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """Neighbours along ``dim``, the last one if absent: linear, that dim whole."""
+    at = {_dim(node.attr("dim", -1), len(results[0]))}
+    return _one_dim_whole(node, operands, results, at, linear=True)
+
+
+@derivation
 def index_select(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
-    """Along ``dim`` whole, and so is the index: ``!k d, !n -> !n d``; linear in the first operand."""
+    """``dim`` of the first operand is whole, the index is not: ``!k d, n -> n d``; linear in the first operand."""
     assert operands[0] is not None and operands[1] is not None
     rule = _one_dim_whole(
         node, operands[:1], results, {_dim(node.attr("dim", 0), len(results[0]))}, linear=True
     )
     index = _own("n", operands[1])
-    sizes = {**rule.sizes, **_sizes((index, operands[1]))}
-    whole = rule.whole | {factor for dim in index for factor in dim}
-    return replace(rule, sizes=sizes, operands=(*rule.operands, index), whole=whole)
+    at = f"r0_{_dim(node.attr('dim', 0), len(results[0]))}"
+    sizes = {f: n for f, n in rule.sizes.items() if f != at}
+    return replace(
+        rule,
+        sizes={**sizes, **_sizes((index, operands[1]))},
+        operands=(*rule.operands, index),
+        results=tuple(tuple(index[0] if d == (at,) else d for d in dims) for dims in rule.results),
+        whole=rule.whole - {at},
+    )
 
 
 @derivation
@@ -242,12 +272,24 @@ def pad(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) 
 
 @derivation
 def gather(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
-    """Along ``dim`` whole; other dims are shared where the index covers the operand."""
+    """``dim`` of the operand is whole, the index's is not; other dims are shared where the index covers the operand."""
     dim = _dim(node.attr("dim", 0), len(results[0]))
     short = {
         i for i, extent in enumerate(results[0]) if any(s is not None and s[i] != extent for s in operands)
     }
-    return _one_dim_whole(node, operands, results, {dim} | short, linear=False)
+    rule = _one_dim_whole(node, operands, results, {dim} | short, linear=False)
+    same = {f"i1_{dim}": "n", f"r0_{dim}": "n"}
+
+    def renamed(labels: tuple[tuple[Dim, ...], ...]) -> tuple[tuple[Dim, ...], ...]:
+        return tuple(tuple(tuple(same.get(f, f) for f in d) for d in dims) for dims in labels)
+
+    return replace(
+        rule,
+        sizes={same.get(f, f): n for f, n in rule.sizes.items()},
+        operands=renamed(rule.operands),
+        results=renamed(rule.results),
+        whole=rule.whole - set(same),
+    )
 
 
 @derivation

@@ -38,6 +38,10 @@ class UnsupportedError(TraceError):
     """The model was traced but holds something that autopar refuses to run."""
 
 
+class RuleError(UsageError):
+    """A rule given to ``register_rule`` is wrong on numbers: names the factor and what differs."""
+
+
 class InfeasibleError(AutoparError):
     """No plan keeps every limit: says what is needed against what there is."""
 
@@ -76,3 +80,7 @@ class VerificationError(AutoparError):
 
 class IRError(AutoparError):
     """An internal invariant of the IR is broken: shows the node. A defect of autopar."""
+
+
+class IslandWarning(UserWarning):
+    """An operation has no sharding rule, so every device does all of its work: names it and the rule to write."""

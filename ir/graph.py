@@ -8,6 +8,9 @@ operations (``aten.*`` as torch names them, ``autopar.*`` our own).
 ``call`` runs a block ``count`` times in a row: its first ``carried`` operands enter the first call and
 leave as the results of the last, the other operands are the same for every call, and ``params`` holds
 for each call the names of the parameters and buffers that fill the block's slots.
+
+``autopar.assign`` (value, (buffer, …), (new, …)) gives the value as it is; besides, the buffers hold the new
+values once the graph has run. Until then everything that reads them sees the old ones.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ Operand: TypeAlias = "str | None | tuple[str | None, ...]"
 
 STRUCTURAL = ("input", "param", "buffer", "constant", "call")
 SOURCES = ("input", "param", "buffer", "constant")
+ASSIGN = "autopar.assign"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,13 @@ class Graph:
 
     def sources(self, target: str) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.target == target)
+
+
+def assigned(node: Node) -> tuple[tuple[str, str], ...]:
+    """(buffer, new value) for each buffer that an ``autopar.assign`` writes."""
+    _, buffers, news = node.operands
+    assert isinstance(buffers, tuple) and isinstance(news, tuple)
+    return tuple((str(buffer), str(new)) for buffer, new in zip(buffers, news, strict=True))
 
 
 def sorted_attrs(attrs: dict[str, Attr]) -> tuple[tuple[str, Attr], ...]:

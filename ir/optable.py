@@ -1,6 +1,7 @@
 """The op table: one row an operation, its sharding rule and what it costs.
 
-An operation without a row runs as a replicated island, with a warning that names it.
+An operation without a row runs as a replicated island, with a warning that names it. Rules that users
+register (``ir/registry.py``) stand beside the table and win over it.
 """
 
 from __future__ import annotations
@@ -8,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autopar.ir import derive_index, derive_spatial  # noqa: F401  (they register derivations)
 from autopar.ir.derive import DERIVATIONS
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.graph import Node
-from autopar.ir.rules import NodeRule, Row, instantiate, parse_side, partial_sets
+from autopar.ir.registry import REGISTERED
+from autopar.ir.rows_pointwise import index_rows, pointwise_rows, reduction_rows
+from autopar.ir.rows_spatial import spatial_rows
+from autopar.ir.rules import ALL, NodeRule, Row, instantiate, parse_side, partial_sets
 
 TABLE: dict[str, Row] = {}
-ISLAND = Row(target="", spec="replicated", op_class="island")
+# Nothing is known of such an operation: it is taken to keep all it reads and writes.
+ISLAND = Row(target="", spec="replicated", op_class="island", saves=(ALL,))
 
 
 def rule(target: str, spec: str, **columns: object) -> None:
@@ -29,23 +35,43 @@ def rule(target: str, spec: str, **columns: object) -> None:
 
 def row(node: Node) -> Row:
     """The node's row, or that of an island."""
-    return TABLE.get(node.target, ISLAND)
+    return REGISTERED.get(node.target) or TABLE.get(node.target, ISLAND)
 
 
 def node_rule(
-    node: Node, operands: Sequence[tuple[int, ...] | None], results: Sequence[tuple[int, ...]]
-) -> NodeRule:
-    """The rule of ``node`` for the global shapes of its flattened operands (None: absent) and results."""
-    entry = row(node)
+    node: Node, operands: Sequence[tuple[int, ...] | None], results: Sequence[tuple[int, ...]], *,
+    given: Row | None = None,
+) -> NodeRule:  # fmt: skip
+    """The rule of ``node`` for the global shapes of its flattened operands (None: absent) and results.
+
+    ``given`` stands for the node's own row. Raises UsageError where the rule is a user's and does not fit.
+    """
+    entry = given or row(node)
     if entry.spec in DERIVATIONS:
         found = DERIVATIONS[entry.spec](node, operands, results)
     else:
         try:
             found = instantiate(entry.spec, operands, results)
         except IRError as error:
+            if given is not None or node.target in REGISTERED:
+                raise UsageError(_misfit(node, entry, error, operands, results)) from None
             raise IRError(f"{node.results[0].name} = {node.target}: {error}") from None
     partial = partial_sets(entry.partial) or found.partial
     return replace(found, partial=partial, reduce=entry.reduce, contiguous=entry.contiguous)
+
+
+def _misfit(
+    node: Node, entry: Row, error: Exception, operands: Sequence[tuple[int, ...] | None],
+    results: Sequence[tuple[int, ...]],
+) -> str:  # fmt: skip
+    """What a user reads whose rule contradicts the shapes that the model gives its operation."""
+    given = ", ".join("none" if shape is None else str(list(shape)) for shape in operands)
+    made = ", ".join(str(list(shape)) for shape in results)
+    where = f" at {node.source}" if node.source else ""
+    return (
+        f"the rule registered for {node.target}, {entry.spec!r}, does not fit its use{where}: {error}. "
+        f"Operands: {given}; results: {made}"
+    )
 
 
 def _rows() -> None:
@@ -84,10 +110,11 @@ def _rows() -> None:
     rule("aten.masked_fill.Tensor", "*b, *b, -> *b", saves=(1,))
     rule("aten.dropout.default", "*b -> *b", saves=("r",))
 
-    rule("aten.linear.default", "*b k, n k -> *b n", flops="2 *b k n", saves=(0, 1), op_class="matmul")
-    rule(
-        "aten.matmul.default", "*b m k, *b k n -> *b m n", flops="2 *b m k n", saves=(0, 1), op_class="matmul"
-    )
+    for name, spec, work in (
+        ("linear", "*b k, n k -> *b n", "2 *b k n"),
+        ("matmul", "*b m k, *b k n -> *b m n", "2 *b m k n"),
+    ):
+        rule(f"aten.{name}.default", spec, partial="0|1", flops=work, saves=(0, 1), op_class="matmul")
     rule("aten.scaled_dot_product_attention.default", "attention", flops="4 b* g h sq sk d", backward=2.5,
          saves=(0, 1, 2, "r"), op_class="attention", contiguous=("sq",))  # fmt: skip
     rule(
@@ -114,15 +141,18 @@ def _rows() -> None:
     rule("aten.split_with_sizes.default", "split", backward=1.0, op_class="view")
     rule("aten.slice.Tensor", "slice_dim", backward=1.0, op_class="view")
     rule("aten.cat.default", "slice_dim", backward=1.0)
+    rule("aten.diff.default", "diff", backward=1.0)
     rule("aten.index_select.default", "index_select", saves=(1,))
     rule("aten.pad.default", "pad", backward=1.0)
     rule("aten.constant_pad_nd.default", "pad", backward=1.0)
     rule("aten.gather.default", "gather", saves=(1,))
-    for name in ("arange.default", "arange.start", "arange.start_step", "full.default", "zeros.default",
-                 "ones.default", "scalar_tensor.default", "eye.default", "diff.default", "tril.default",
-                 "triu.default", "index.Tensor", "new_ones.default", "new_zeros.default",
-                 "new_full.default"):  # fmt: skip
+    for name in ("arange.default", "arange.start", "arange.start_step", "zeros.default",
+                 "ones.default", "scalar_tensor.default", "eye.default", "new_ones.default",
+                 "new_zeros.default", "new_full.default"):  # fmt: skip
         rule(f"aten.{name}", "replicated")
+
+    # What a program changes besides its results: buffers, whole on every device, after the forward.
+    rule("autopar.assign", "assign", partial="0", backward=0.0, op_class="view")
 
     # Draws by hash: each device knows where its elements stand in the whole. ``!state``: autopar.rng. A word
     # takes 11 passes over 8 bytes an element; a uniform number is made of one or two, a normal one of two or four.
@@ -133,19 +163,27 @@ def _rows() -> None:
          op_class="attention", contiguous=("sq",))  # fmt: skip
     rule("autopar.advance", "!state -> !state", op_class="view")
 
-    # The three parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on
-    # that axis and 3 numbers a row are reduced; the logits are never gathered.
+    # The parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on that axis
+    # and 3 or 4 numbers a row are reduced; the logits are never gathered.
     rule("autopar.row_max", "*b v -> *b", reduce="max", op_class="loss", backward=0.0)
-    rule(
-        "autopar.cross_entropy_stats",
-        "*b v, *b, *b -> *b !two",
-        saves=(0,),
-        op_class="loss",
-        contiguous=("v",),
-    )
-    rule("autopar.cross_entropy_from_stats", "*b !two, *b ->", saves=(0,), op_class="loss")
-    rule("autopar.cross_entropy", "*b !v, *b, !v ->", saves=(0,), op_class="loss")
+    for name, spec, kept in (
+        ("cross_entropy_stats", "*b v, *b, *b, v -> *b !stat", (0,)),
+        ("soft_cross_entropy_stats", "*b v, *b v, *b, v -> *b !stat", (0, 1)),
+    ):
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss", contiguous=("v",))
+    for name, spec, kept in (
+        ("cross_entropy_from_stats", "*b !stat, *b ->", (0,)),
+        ("cross_entropy_rows_from_stats", "*b !stat, *b -> *b", (0,)),
+        ("cross_entropy", "*b !v, *b, !v ->", (0,)),
+        ("cross_entropy_rows", "*b !v, *b, !v -> *b", (0,)),
+        ("soft_cross_entropy_rows", "*b !v, *b !v, !v -> *b", (0, 1)),
+    ):
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss")
     rule("autopar.count_targets", "*b, !w ->", backward=0.0, op_class="loss")
 
 
 _rows()
+pointwise_rows(rule)
+reduction_rows(rule)
+index_rows(rule)
+spatial_rows(rule)

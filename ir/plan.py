@@ -66,6 +66,11 @@ class Collective(Record):
 
 
 class Island(Record):
+    """``flops_share``: of the operations of one device's forward pass, of which an island does all.
+
+    Nothing is known of its arithmetic: one operation is taken for each element that it reads or writes.
+    """
+
     op: str
     count: Count
     flops_share: Annotated[float, Field(ge=0, le=1)]
@@ -82,13 +87,15 @@ class ProfileInfo(Record):
 class Fingerprint(Record):
     """What the plan was made for; a mismatch is refused with the difference.
 
-    ``parameters``: name → type text; ``inputs``: name → type text (global batch).
+    ``parameters``: name → type text; ``inputs``: name → type text (global batch); ``rules``: operation of the
+    graph → the rule that a user registered for it.
     """
 
     graph_sha256: str
     parameters: dict[str, str]
     inputs: dict[str, str]
     tied: tuple[tuple[str, ...], ...] = ()
+    rules: dict[str, str] = Field(default_factory=dict)
 
 
 class Variant(Record):

@@ -27,6 +27,7 @@ from autopar.ir.errors import IRError
 
 # Factor names of one dim, major first; () for a dim of size one that takes no part.
 Dim = tuple[str, ...]
+ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,8 @@ class Row:
     partial: ``"0|1"`` either operand alone, ``"0+1"`` both together, ``""`` none.
     flops: factors whose sizes multiply (a leading number is a coefficient), forward pass.
     backward: work of the backward pass relative to the forward pass.
-    saves: what autograd keeps: operand positions, ``r`` for the result, ``mask`` for one byte an element of it.
+    saves: what autograd keeps: operand positions, ``r`` for the result, or ``ALL`` of them; ``mask`` for one byte
+        an element of the result.
     work_bytes: memory traffic of the forward pass for each element of the result, beside operands and results.
     op_class: class of the efficiency curve; ``view`` costs nothing.
     """
@@ -86,6 +88,10 @@ class Row:
     op_class: str = "pointwise"
     reduce: str = "sum"
     contiguous: tuple[str, ...] = ()
+
+    def keeps(self, what: int | str) -> bool:
+        """Whether autograd keeps this operand, or ``r``, the result."""
+        return what in self.saves or ALL in self.saves
 
 
 def parse_side(text: str) -> tuple[tuple[str, ...], ...]:
@@ -117,6 +123,8 @@ def instantiate(
     for tokens, shape in zip([*left, *right], [*operands, *results], strict=False):
         if shape is not None:
             reader.measure(tokens, shape, width, spec)
+    if len(results) != len(right):
+        raise IRError(f"rule {spec!r} has {len(right)} results, the operation {len(results)}")
     absent = len(operands) - len(left)
     if absent > 0 and any(shape is not None for shape in operands[len(left) :]):
         raise IRError(f"rule {spec!r} is given {len(operands)} operands")
@@ -161,6 +169,8 @@ class _Reader:
             names = [w.lstrip("!") for w in word.strip("()").split()]
             self.whole.update(w[1:] for w in word.strip("()").split() if w.startswith("!"))
             if names == ["1"]:
+                if extent != 1:
+                    raise IRError(f"rule {spec!r} has 1 where a dim is {extent}")
                 continue
             unknown = [n for n in names if n not in self.sizes]
             if names[0].startswith("*"):
@@ -172,6 +182,9 @@ class _Reader:
                 self.sizes[unknown[0]] = extent // math.prod(self.sizes[n] for n in names if n in self.sizes)
             elif unknown:
                 raise IRError(f"rule {spec!r}: sizes of {', '.join(unknown)} are not determined")
+            have = [self.sizes[n] for n in names]
+            if not names[0].startswith("*") and math.prod(have) != extent:
+                raise IRError(f"rule {spec!r}: {' '.join(names)} is {have}, the dim is {extent}")
 
     def label(self, tokens: tuple[str, ...], shape: tuple[int, ...], width: int) -> tuple[Dim, ...]:
         dims: list[Dim] = []

@@ -5,10 +5,12 @@ main graph and each block
   attributes are sorted, named once and of the kinds of ``Attr``                              (2)
   a layout is one of the graph's mesh and fits the shape                                      (3)
   sources have one result and no operand; in a block, slots count up from 0                   (4)
+assigns
+  write buffers as they are stored, each once, with new values of the same type               (5)
 calls
-  name a block; operands are its inputs, results its outputs, the carried ones alike          (5)
-  ``params`` fills each slot of each of the ``count`` calls                                   (6)
-  a parameter, buffer or constant is named once: by a node or by one slot of one call         (7)
+  name a block; operands are its inputs, results its outputs, the carried ones alike          (6)
+  ``params`` fills each slot of each of the ``count`` calls                                   (7)
+  a parameter, buffer or constant is named once: by a node or by one slot of one call         (8)
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from autopar.ir.errors import IRError
-from autopar.ir.graph import SOURCES, Graph, Node, Value
+from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, Value
 from autopar.ir.text import print_node
 from autopar.ir.types import Attr, TensorType
 
@@ -41,9 +43,12 @@ def verify(graph: Graph, *, after: str = "") -> None:
 def _verify_one(graph: Graph, blocks: dict[str, Graph], after: str, *, inside: bool) -> None:
     types: dict[str, TensorType] = {}
     stored: set[str] = set()
+    written: set[str] = set()
     slots = 0
     for node in graph.nodes:
         for problem in _problems(graph, node, types, inside):
+            raise _broken(after, graph, node, problem)
+        for problem in _assign_problems(graph, node, types, written) if node.target == ASSIGN else ():
             raise _broken(after, graph, node, problem)
         if node.target in ("param", "buffer") and inside:
             if node.attr("slot") != slots:
@@ -139,6 +144,27 @@ def _call_problems(node: Node, types: dict[str, TensorType], blocks: dict[str, G
     for at, fqns in enumerate(params):
         if not isinstance(fqns, tuple) or len(fqns) != slots or not all(isinstance(fqn, str) for fqn in fqns):
             yield f"params of call {at} do not fill the {slots} slots of @{block.name}: {fqns!r}"
+
+
+def _assign_problems(
+    graph: Graph, node: Node, types: dict[str, TensorType], written: set[str]
+) -> Iterator[str]:
+    if len(node.operands) != 3 or not all(isinstance(operand, tuple) for operand in node.operands[1:]):
+        yield f"{ASSIGN} has a value, a list of buffers and a list of new values"
+        return
+    buffers, news = node.operands[1:]
+    assert isinstance(buffers, tuple) and isinstance(news, tuple)
+    stored = {source.result.name for source in graph.sources("buffer")}
+    for name in buffers:
+        if name not in stored:
+            yield f"%{name} is no buffer as it is stored: only that can be written"
+        elif name in written:
+            yield f"%{name} is written twice"
+        else:
+            written.add(name)
+    yield from _type_problems(
+        "buffers and their new values", [types[name or ""] for name in buffers], [types[name or ""] for name in news]
+    )
 
 
 def _type_problems(what: str, found: Sequence[TensorType], wanted: Sequence[TensorType]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
 from autopar.passes.positions import flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes, local_flops
+from autopar.passes.strategies import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,18 @@ def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: i
             yield Work(
                 node=node, forward=forward, backward=backward,
                 forward_count=times * (2 if variant.mode.recompute else 1), backward_count=times,
-                flops=times * local_flops(row(node).flops, model.rules[key], chosen.choices, pricing.mesh),
+                flops=times * _flops(node, model, key, chosen, types, pricing),
             )  # fmt: skip
+
+
+def _flops(
+    node: Node, model: Model, key: tuple[str, str], chosen: Strategy, types: tuple[TensorType | None, ...],
+    pricing: Pricing,
+) -> int:  # fmt: skip
+    """One device's share of an operation. Of an island one for each element that it reads or writes is taken."""
+    if row(node) is ISLAND:
+        return sum(kind.numel for kind in types if kind is not None)
+    return local_flops(row(node).flops, model.rules[key], chosen.choices, pricing.mesh)
 
 
 def compute_ns(items: list[Work], pricing: Pricing) -> int:
@@ -77,18 +88,15 @@ def priced(items: list[Work], pricing: Pricing) -> dict[str, tuple[str, ...]]:
 
 
 def islands(items: list[Work]) -> tuple[Island, ...]:
-    """Operations without a rule: every device does all of their work.
-
-    Nothing is known of their arithmetic; one operation for each element of the results is assumed.
-    """
+    """Operations without a rule: every device does all of their work (see ``Island``)."""
     counts: dict[str, int] = {}
     flops: dict[str, int] = {}
     for item in items:
         if row(item.node) is ISLAND:
-            target, elements = item.node.target, sum(value.type.numel for value in item.node.results)
+            target = item.node.target
             counts[target] = counts.get(target, 0) + item.backward_count
-            flops[target] = flops.get(target, 0) + item.backward_count * elements
-    total = sum(item.flops for item in items) + sum(flops.values())
+            flops[target] = flops.get(target, 0) + item.flops
+    total = sum(item.flops for item in items)
     return tuple(Island(op=op, count=counts[op], flops_share=flops[op] / max(total, 1)) for op in sorted(counts))
 
 

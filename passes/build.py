@@ -14,7 +14,7 @@ import numpy as np
 
 from autopar.ir.convert import local_numel
 from autopar.ir.errors import InfeasibleError, IRError, UnsupportedError
-from autopar.ir.graph import SOURCES, Graph, Node
+from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
@@ -24,6 +24,7 @@ from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.constrain import constrained
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
+from autopar.passes.microbatches import refuse_crossing, refuse_writes
 from autopar.passes.partials import partial_axes
 from autopar.passes.positions import BATCH_AXES, Positions, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
@@ -106,6 +107,8 @@ class _Builder:
 
     def build(self) -> Encoded:
         graph = self.model.graph
+        if MICROBATCH_AXIS in self.mesh.names:
+            refuse_writes(graph, self.microbatches)
         main = self._segment(graph, root=True)
         have = self._produce(graph, main, {})
         whole = Layout.replicated(self.mesh)
@@ -158,10 +161,10 @@ class _Builder:
         legal = self._legal(graph, node)
         variable = into.variable("node", node.results[0].name, legal)
         for index, value in enumerate(node.results):
-            values.set(value.name, variable, tuple(s.results[index] for s in legal), saved="r" in row(node).saves)
+            values.set(value.name, variable, tuple(s.results[index] for s in legal), saved=row(node).keeps("r"))
         for index, name in enumerate(operands):
             if name is not None:
-                saves = index in row(node).saves and any(shapes.grads)
+                saves = row(node).keeps(index) and any(shapes.grads)
                 values.consumers[name].append(Consumer(variable, _needs_of(legal, index), saves))
         self._price(graph, into, node, variable, legal)
 
@@ -175,7 +178,7 @@ class _Builder:
         for i, chosen in enumerate(legal):
             forward, backward = self.pricing.op_costs(node, rule, chosen, shapes, types)
             out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
-            if "r" in row(node).saves and any(shapes.grads):
+            if row(node).keeps("r") and any(shapes.grads):
                 out[2, i] = local_bytes(chosen.results[0], node.results[0].type)
             if "mask" in row(node).saves and any(shapes.grads):
                 out[2, i] = local_numel(chosen.results[0], node.results[0].type.shape)
@@ -299,7 +302,7 @@ class _Builder:
         """Whether some node of the block keeps the value for its backward pass."""
         for node in self.model.graph.block(block).nodes:
             for index, name in enumerate(flat_operands(node)):
-                if name == value and index in row(node).saves:
+                if name == value and row(node).keeps(index):
                     return True
         return False
 
@@ -312,6 +315,7 @@ class _Builder:
             inner.tables.append(inner.memory((have.variable[name], inner.mode), held))
 
     def _edges(self, graph: Graph, into: SegmentBuilder, values: _Values, *, root: bool) -> None:
+        producers = graph.producers()
         for node in graph.nodes:
             for value in node.results:
                 consumers = values.consumers[value.name]
@@ -321,11 +325,16 @@ class _Builder:
                         self._parameter(graph, into, node, fact, consumers, root=root)
                 elif consumers:
                     shared = into.variables[values.variable[value.name]].kind == "shared"
-                    free = [shared or value.name in values.saved] * len(values.layouts[value.name])
+                    have = values.layouts[value.name]
+                    free = [shared or value.name in values.saved] * len(have)
+                    crosses = root and (fact.pure or value.name == self.model.loss)
+                    if MICROBATCH_AXIS in self.mesh.names and not crosses:
+                        for consumer in consumers:
+                            user = producers.get(into.variables[consumer.variable].name, node)
+                            refuse_crossing(have, consumer.needs, user, self.microbatches)
                     into.edge(
-                        value.name, fact, values.variable[value.name], values.layouts[value.name], consumers,
-                        free=free, crosses_time=root and (fact.pure or value.name == self.model.loss),
-                    )  # fmt: skip
+                        value.name, fact, values.variable[value.name], have, consumers, free=free, crosses_time=crosses
+                    )
 
     def _parameter(
         self,
@@ -341,6 +350,8 @@ class _Builder:
         stored = self.model.stored(graph, node)
         demands = [layout for consumer in consumers for layout in consumer.needs]
         layouts = storages(demands, fact.type.shape)
+        if any(name in dict(assigned(user)) for user in graph.nodes if user.target == ASSIGN):
+            layouts = (Layout.replicated(self.mesh),)  # what is written is what is stored
         producer = into.variable("source", name, layouts)
         targets, groups = into.targets(name, consumers)
         trainable = stored.trainable and not stored.buffer

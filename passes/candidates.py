@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from autopar.ir.errors import UsageError
 from autopar.ir.mesh import Mesh
@@ -55,6 +55,47 @@ def pinned_meshes(pinned: Mapping[str, int], world_size: int) -> Iterator[Mesh]:
         if math.prod(sizes) == rest:
             chosen = {**axes, **dict(zip(free, sizes, strict=True))}
             yield Mesh(tuple(chosen.items()) or (("dp", world_size),))
+
+
+def fitting(
+    meshes: Iterable[Mesh], batch: int | None, sequence: int | None, microbatches: int | None
+) -> list[Mesh]:
+    """Those of the meshes over whose data axes batch, microbatches and sequence divide evenly.
+
+    Raises UsageError naming the extent, the axis and the sizes that work where none is left.
+    """
+    known, problem = list(meshes), ""
+    kept = []
+    for mesh in known:
+        found = _unfit(mesh, batch, sequence, microbatches)
+        problem = problem or found
+        if not found:
+            kept.append(mesh)
+    if not kept and problem:
+        raise UsageError(problem)
+    return kept
+
+
+def _unfit(mesh: Mesh, batch: int | None, sequence: int | None, microbatches: int | None) -> str:
+    """Why the batch or the sequence cannot be split over the mesh; empty where it can."""
+    for axis, extent, what in (("dp", batch, "batch"), ("cp", sequence, "sequence")):
+        size = mesh.size(axis)
+        if size > 1 and extent is None:
+            return f"mesh {axis}={size}: no input has a {what} dim that could be split over {axis}; leave {axis} out"
+        if extent is not None and extent % size:
+            works = ", ".join(map(str, divisors(extent)))
+            return (
+                f"mesh {axis}={size} does not divide the {what} of {extent} in the example inputs: sizes of {axis} "
+                f"that work are {works}; or change the {what} to a multiple of {size}"
+            )
+    local = (batch or 1) // mesh.size("dp")
+    if microbatches is not None and local % microbatches:
+        works = ", ".join(map(str, divisors(local)))
+        return (
+            f"num_microbatches={microbatches} does not divide the {local} samples that each device has of the batch of "
+            f"{batch} on mesh({mesh}): numbers that work are {works}"
+        )
+    return ""
 
 
 def microbatch_counts(batch: int, data_parallel: int) -> tuple[int, ...]:

@@ -52,6 +52,7 @@ _ALONG = {
     "aten.slice.Tensor": (0, ("dim",)),
     "aten.split_with_sizes.default": (0, ("dim",)),
     "aten.one_hot.default": (0, ()),
+    "autopar.assign": (0, ()),
 }  # fmt: skip
 
 

@@ -7,12 +7,17 @@ batch and sequence dims.
 
     %sum = autopar.cross_entropy(%logits [*n, c], %target [*n], %weight [c]?)
            {ignore_index, label_smoothing?, dtype?}
+    %rows [*n] = autopar.cross_entropy_rows(…) the same, without reduction
+    %rows [*n] = autopar.soft_cross_entropy_rows(%logits [*n, c], %probabilities [*n, c], %weight [c]?)
+                 {label_smoothing?, dtype?}
     %count = autopar.count_targets(%target, %weight?) {ignore_index, dtype}
 
 ``dtype`` stands where the sum is kept wider than the logits are: a sum over a batch overflows f16.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from autopar.ir.graph import Node
 from autopar.ir.types import Attr, TensorType
@@ -26,60 +31,96 @@ _HALF = ("bf16", "f16")
 
 
 def _cross_entropy(em: Emitter, node: Node) -> tuple[str, ...]:
-    logits, target = operand(node), operand(node, 1)
-    reduction = node.attr("reduction", _MEAN)
-    if reduction == _NONE or em.types[target].is_float:
-        return plain(em, node)
-    weight = node.operands[2] if len(node.operands) > 2 else None
     smoothing = node.attr("label_smoothing", 0.0)
-    given: dict[str, Attr] = {"label_smoothing": smoothing} if smoothing else {}
-    ignored = integer(node.attr("ignore_index", -100))
-    return (_classes(em, logits, target, weight, reduction, ignored, node.result.type, given),)
+    weight = node.operands[2] if len(node.operands) > 2 else None
+    loss = _Loss(
+        operand(node, 1), weight if isinstance(weight, str) else None, node.attr("reduction", _MEAN),
+        integer(node.attr("ignore_index", -100)), smoothing if isinstance(smoothing, float) else 0.0, node.result.type,
+    )  # fmt: skip
+    if em.types[loss.target].is_float and loss.weight is not None and em.learns(loss.weight):
+        return plain(em, node)  # only torch's own keeps the gradient of class weights
+    return (_classes(em, operand(node), loss),)
 
 
 def _nll(em: Emitter, node: Node) -> tuple[str, ...]:
     """The negative log likelihood of a log_softmax is a cross entropy of its logits."""
     made = em.made_by(node.operands[0], "aten.log_softmax.int")
-    reduction = node.attr("reduction", _MEAN)
     classes = 0 if len(em.types[operand(node)].shape) == 1 else 1
-    if made is None or reduction == _NONE or made.attr("dim") != classes:
+    if made is None or made.attr("dim") != classes:
         wide = em.made_by(node.operands[0], "aten.reshape.default")
         made = em.made_by(wide.operands[0], "aten.log_softmax.int") if wide is not None else None
         last = made is not None and made.attr("dim") == len(made.result.type.shape) - 1
-        if made is None or not last or reduction == _NONE or len(em.types[operand(node)].shape) != 2:
+        if made is None or not last or len(em.types[operand(node)].shape) != 2:
             return plain(em, node)
         logits = reshape(em, operand(made), em.types[operand(node)].shape)
     else:
         logits = operand(made)
     weight = node.operands[2] if len(node.operands) > 2 else None
     ignored = integer(node.attr("ignore_index", -100))
-    return (_classes(em, logits, operand(node, 1), weight, reduction, ignored, node.result.type, {}),)
+    reduction = node.attr("reduction", _MEAN)
+    known = weight if isinstance(weight, str) else None
+    return (_classes(em, logits, _Loss(operand(node, 1), known, reduction, ignored, 0.0, node.result.type)),)
 
 
-def _classes(
-    em: Emitter, logits: str, target: str, weight: object, reduction: Attr, ignored: int, type_: TensorType,
-    given: dict[str, Attr],
-) -> str:  # fmt: skip
+def _gather(em: Emitter, node: Node) -> tuple[str, ...]:
+    """One class of each row of a log_softmax: minus the row's cross entropy."""
+    made = em.made_by(node.operands[0], "aten.log_softmax.int")
+    index, shape = operand(node, 1), node.result.type.shape
+    last = len(shape) - 1
+    if made is None or made.attr("dim") != last or integer(node.attr("dim")) % len(shape) != last:
+        return plain(em, node)
+    if shape != (*made.result.type.shape[:-1], 1):
+        return plain(em, node)
+    rows = TensorType(node.result.type.dtype, shape[:-1])
+    logits = cast(em, operand(made), rows.dtype)
+    found = em.op(
+        "autopar.cross_entropy_rows", logits, reshape(em, index, shape[:-1]), type=rows, ignore_index=-100
+    )
+    return (reshape(em, em.op("aten.neg.default", found, type=rows), shape),)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """A cross-entropy but for its logits, as torch is given it."""
+
+    target: str
+    weight: str | None
+    reduction: Attr
+    ignored: int
+    smoothing: float
+    type: TensorType
+
+
+def _classes(em: Emitter, logits: str, loss: _Loss) -> str:
     """The loss with classes last and leading dims unflattened."""
-    rank = len(em.types[logits].shape)
+    target, rank = loss.target, len(em.types[logits].shape)
+    soft = em.types[target].is_float
+    order = (0, *range(2, rank), 1)
     if rank > 2:
-        logits = permute(em, logits, (0, *range(2, rank), 1))
+        logits = permute(em, logits, order)
+        target = permute(em, target, order) if soft else target
     lead = flattened(em, logits) or flattened(em, target)
     if lead is not None and rank > 1:
         logits, target = unflattened(em, logits, lead), unflattened(em, target, lead)
-    weights = (weight,) if isinstance(weight, str) else ()
-    wide = "f32" if type_.dtype in _HALF else type_.dtype
-    scalar = TensorType(wide, ())
-    kept = {**given, "dtype": wide} if wide != em.types[logits].dtype else given
-    summed = em.op(
-        "autopar.cross_entropy", logits, target, *weights, type=scalar, ignore_index=ignored, **kept
-    )
-    if reduction == _MEAN:
-        count = em.op(
-            "autopar.count_targets", target, *weights, type=scalar, ignore_index=ignored, dtype=wide
-        )
+    weights = () if loss.weight is None else (loss.weight,)
+    wide = "f32" if loss.type.dtype in _HALF else loss.type.dtype
+    scalar, rows = TensorType(wide, ()), TensorType(wide, em.types[logits].shape[:-1])
+    given: dict[str, Attr] = {} if soft else {"ignore_index": loss.ignored}
+    kept: dict[str, Attr] = {**given, **({"label_smoothing": loss.smoothing} if loss.smoothing else {})}
+    if wide != em.types[logits].dtype:
+        kept["dtype"] = wide
+    if soft or loss.reduction == _NONE:
+        name = "autopar.soft_cross_entropy_rows" if soft else "autopar.cross_entropy_rows"
+        found = em.op(name, logits, target, *weights, type=rows, **kept)
+        if loss.reduction == _NONE:
+            return cast(em, reshape(em, found, loss.type.shape), loss.type.dtype)
+        found = (mean if loss.reduction == _MEAN else total)(em, found, tuple(range(len(rows.shape))), False, wide)
+        return cast(em, found, loss.type.dtype)
+    summed = em.op("autopar.cross_entropy", logits, target, *weights, type=scalar, **kept)
+    if loss.reduction == _MEAN:
+        count = em.op("autopar.count_targets", target, *weights, type=scalar, dtype=wide, **given)
         summed = em.op("aten.div.Tensor", summed, count, type=scalar)
-    return cast(em, summed, type_.dtype)
+    return cast(em, summed, loss.type.dtype)
 
 
 def _reduced(em: Emitter, x: str, reduction: Attr, dtype: str) -> str:
@@ -131,6 +172,7 @@ RULES: dict[str, Rule] = {
     "aten.cross_entropy_loss.default": _cross_entropy,
     "aten.nll_loss_nd.default": _nll,
     "aten.nll_loss.default": _nll,
+    "aten.gather.default": _gather,
     "aten.mse_loss.default": _mse,
     "aten.l1_loss.default": _l1,
     **{f"aten.{name}.default": _pointwise for name in _POINTWISE},

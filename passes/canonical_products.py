@@ -10,11 +10,20 @@ from autopar.ir.graph import Node
 from autopar.ir.types import TensorType
 from autopar.passes.canonical_arith import scaled
 from autopar.passes.canonical_emit import Emitter
-from autopar.passes.canonical_views import Rule, ints, operand
+from autopar.passes.canonical_views import Rule, ints, operand, reshape
 
 
 def product(em: Emitter, x: str, y: str, type_: TensorType) -> str:
-    """``x @ y``."""
+    """``x @ y``; a vector is a matrix of one row or column."""
+    left, right = em.types[x].shape, em.types[y].shape
+    if len(left) == 1 or len(right) == 1:
+        rows = (1,) if len(left) == 1 else left[-2:-1]
+        columns = (1,) if len(right) == 1 else right[-1:]
+        lead = left[:-2] if len(left) > len(right) else right[:-2]
+        x = reshape(em, x, (1, *left)) if len(left) == 1 else x
+        y = reshape(em, y, (*right, 1)) if len(right) == 1 else y
+        whole = em.op("aten.matmul.default", x, y, type=TensorType(type_.dtype, (*lead, *rows, *columns)))
+        return reshape(em, whole, type_.shape)
     turned = em.made_by(y, "aten.permute.default")
     if turned is not None and ints(turned.attr("dims")) == (1, 0) and len(em.types[x].shape) > 1:
         return em.op("aten.linear.default", x, operand(turned), type=type_)
@@ -48,6 +57,10 @@ RULES: dict[str, Rule] = {
     "aten.mm.default": _product,
     "aten.bmm.default": _product,
     "aten.matmul.default": _product,
+    "aten.mv.default": _product,
+    "aten.dot.default": _product,
+    "aten.vdot.default": _product,
+    "aten.addmv.default": _product_and_sum,
     "aten.addmm.default": _product_and_sum,
     "aten.baddbmm.default": _product_and_sum,
 }

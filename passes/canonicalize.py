@@ -15,6 +15,10 @@ What changed its spelling on the way (dims are never negative, sizes always expl
     reductions  aten.sum.dim_IntList {dim, keepdim?, dtype?}; a mean: that and aten.div.Tensor {other: count}
     constants   aten.full.default {size, fill_value, dtype}, aten.arange.start_step {start, end, step, dtype}
     losses      see canonical_losses
+    batch_norm  written out with sums over the batch, so that sharded batches have the statistics of the whole
+    buffers     autopar.assign (y, (buffer, …), (new, …)): y, and the buffers hold the new values from then on
+    windows     see canonical_spatial
+    indexing    see canonical_indexing
     attention   aten.scaled_dot_product_attention.default (q, k, v, mask?) {is_causal?, scale?, dropout_p?, …}
 """
 
@@ -23,7 +27,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autopar.ir.graph import Graph, renamed
-from autopar.passes import canonical_arith, canonical_losses, canonical_products, canonical_view_rules
+from autopar.passes import (
+    canonical_arith,
+    canonical_batch_norm,
+    canonical_compound,
+    canonical_indexing,
+    canonical_losses,
+    canonical_products,
+    canonical_spatial,
+    canonical_view_rules,
+)
 from autopar.passes.canonical_emit import Emitter, finished
 from autopar.passes.canonical_flatten import broadcast_or_sink
 from autopar.passes.canonical_masks import fold_masks
@@ -34,6 +47,10 @@ RULES: Mapping[str, Rule] = {
     **canonical_arith.RULES,
     **canonical_products.RULES,
     **canonical_losses.RULES,
+    **canonical_batch_norm.RULES,
+    **canonical_spatial.RULES,
+    **canonical_compound.RULES,
+    **canonical_indexing.RULES,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,11 @@ from autopar.passes.randomness import DRAWS
 from autopar.passes.strategies import Strategy
 
 # Attributes that hold the shape of the result.
-SHAPE_ATTRS = {"aten.reshape.default": "shape", "aten.expand.default": "size"}
+SHAPE_ATTRS = {
+    "aten.reshape.default": "shape", "aten.expand.default": "size", "aten.full.default": "size",
+}  # fmt: skip
+# Attributes that count the groups ``g`` of the channels.
+GROUP_ATTRS = {"aten.convolution.default": "groups", "aten.group_norm.default": "num_groups"}
 
 
 def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | None]) -> Node:
@@ -37,6 +42,11 @@ def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | No
             for layout, value in zip(chosen.results, node.results, strict=True)
         )
         return node.with_attrs(split_sizes=sizes)
+    if node.target in GROUP_ATTRS:
+        name = GROUP_ATTRS[node.target]
+        owned = zip(chosen.results[0].mesh.axes, chosen.choices, strict=True)
+        ways = math.prod(size for (_, size), choice in owned if choice.factor == "g")
+        return node.with_attrs(**{name: int(str(node.attr(name))) // ways})
     if node.target == "aten.embedding.default" and _split(chosen.operands[0], 0):
         return _with_start(node, "autopar.embedding_shard", chosen.operands[0], shapes[0], 0)
     if node.target == "autopar.cross_entropy_stats" and shapes[0] is not None:

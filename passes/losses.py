@@ -1,71 +1,104 @@
 """Cross-entropy in the three parts that may be sharded over classes, and back again.
 
     %m = autopar.row_max(%logits)                       Partial(max) where the classes are sharded
-    %s = autopar.cross_entropy_stats(%logits, %t, %m)   Partial(sum): sum of exponentials, picked logit
-    %l = autopar.cross_entropy_from_stats(%s, %t)
+    %s = autopar.cross_entropy_stats(%logits, %t, %m, %weight?)    Partial(sum): two or three sums over classes
+    %l = autopar.cross_entropy_from_stats(%s, %t)       the sum of all rows, or each row
 
 ``open_losses`` before strategies are made, ``fuse`` after lowering: where no axis took the classes the
-three become one fused cross-entropy again.
+three become one fused cross-entropy again. Label smoothing, class weights (sharded with the classes) and
+probabilities as targets only change the sums (``runtime/cross_entropy.py``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from autopar.ir.graph import Graph, Node, Value
 from autopar.ir.types import TensorType
+from autopar.passes.facts import facts
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A loss and the two operations behind ``row_max`` that it opens into."""
+
+    whole: str
+    stats: str
+    last: str
+    soft: bool = False  # targets are probabilities: no index, nothing ignored
+
+
+_FORMS = (
+    _Form("autopar.cross_entropy", "autopar.cross_entropy_stats", "autopar.cross_entropy_from_stats"),
+    _Form("autopar.cross_entropy_rows", "autopar.cross_entropy_stats", "autopar.cross_entropy_rows_from_stats"),
+    _Form(
+        "autopar.soft_cross_entropy_rows", "autopar.soft_cross_entropy_stats", "autopar.cross_entropy_rows_from_stats",
+        soft=True,
+    ),
+)  # fmt: skip
 
 
 def open_losses(graph: Graph) -> Graph:
-    """Every ``autopar.cross_entropy`` without class weights or label smoothing becomes its three parts."""
+    """Every cross-entropy becomes its three parts, unless its class weights are trained."""
     types = {name: value.type for name, value in graph.values().items()}
+    forms = {form.whole: form for form in _FORMS}
+    trained = {name for (part, name), fact in facts(graph).items() if part == graph.name and fact.grad}
     nodes: list[Node] = []
     for node in graph.nodes:
-        plain = node.target == "autopar.cross_entropy" and len(node.operands) == 2
-        nodes += _parts(node, types) if plain and not node.attr("label_smoothing") else [node]
+        form = forms.get(node.target)
+        opens = form is not None and not (len(node.operands) > 2 and node.operands[2] in trained)
+        nodes += _parts(node, form, types) if form is not None and opens else [node]
     blocks = tuple(open_losses(block) for block in graph.blocks)
     return replace(graph, nodes=tuple(nodes), blocks=blocks)
 
 
-def _parts(node: Node, types: dict[str, TensorType]) -> list[Node]:
-    logits, target = node.operands
+def _parts(node: Node, form: _Form, types: Mapping[str, TensorType]) -> list[Node]:
+    logits, target, *weight = node.operands
     assert isinstance(logits, str)
     name, rows = node.result.name, types[logits].shape[:-1]
     top = Value(f"{name}_max", TensorType(types[logits].dtype, rows))
-    stats = Value(f"{name}_stats", TensorType(node.result.type.dtype, (*rows, 2)))
-    ignored = tuple((key, value) for key, value in node.attrs if key == "ignore_index")
+    sums = 3 if weight or form.soft else 2
+    stats = Value(f"{name}_stats", TensorType(node.result.type.dtype, (*rows, sums)))
+    ignored = {key: value for key, value in node.attrs if key == "ignore_index"}
+    smoothing = node.attr("label_smoothing", 0.0)
+    given = {**ignored, "label_smoothing": smoothing, "classes": types[logits].shape[-1]} if smoothing else ignored
     return [
         Node(results=(top,), target="autopar.row_max", operands=(logits,), source=node.source),
-        Node(results=(stats,), target="autopar.cross_entropy_stats", operands=(logits, target, top.name),
-             attrs=ignored, source=node.source),
-        Node(results=node.results, target="autopar.cross_entropy_from_stats", operands=(stats.name, target),
-             attrs=ignored, source=node.source),
+        Node(results=(stats,), target=form.stats, operands=(logits, target, top.name, *weight),
+             attrs=tuple(sorted(given.items())), source=node.source),
+        Node(results=node.results, target=form.last, operands=(stats.name,) if form.soft else (stats.name, target),
+             attrs=tuple(sorted(ignored.items())), source=node.source),
     ]  # fmt: skip
 
 
 def fuse(graph: Graph) -> Graph:
     """Undo ``open_losses`` where the classes are whole on every device."""
-    producers, consumers = graph.producers(), graph.consumers()
+    producers, consumers, values = graph.producers(), graph.consumers(), graph.values()
+    forms = {(form.stats, form.last): form for form in _FORMS}
     dead: set[str] = set()
     fused: dict[str, Node] = {}
     for node in graph.nodes:
-        stats = (
-            producers.get(str(node.operands[0]))
-            if node.target == "autopar.cross_entropy_from_stats"
-            else None
-        )
-        if stats is None or stats.target != "autopar.cross_entropy_stats" or stats.attr("start"):
+        stats = producers.get(str(node.operands[0])) if node.operands else None
+        form = forms.get((stats.target, node.target)) if stats is not None else None
+        if stats is None or form is None or _split(values[str(stats.operands[0])]):
             continue
-        top = producers[str(stats.operands[2])]
+        logits, target, top_name, *weight = stats.operands
+        top = producers[str(top_name)]
         alone = len(consumers[stats.result.name]) == len(consumers[top.results[0].name]) == 1
-        if top.target == "autopar.row_max" and alone and top.operands[0] == stats.operands[0]:
-            attrs = dict(node.attrs)
-            if node.result.type.dtype != graph.values()[str(stats.operands[0])].type.dtype:
+        if top.target == "autopar.row_max" and alone and top.operands[0] == logits:
+            attrs = {key: value for key, value in stats.attrs if key in ("ignore_index", "label_smoothing")}
+            if node.result.type.dtype != values[str(logits)].type.dtype:
                 attrs["dtype"] = node.result.type.dtype
             fused[node.result.name] = replace(
-                node, target="autopar.cross_entropy", operands=(stats.operands[0], node.operands[1]),
+                node, target=form.whole, operands=(logits, target if form.soft else node.operands[1], *weight),
                 attrs=tuple(sorted(attrs.items())),
             )  # fmt: skip
             dead |= {stats.result.name, top.results[0].name}
     kept = [n for n in graph.nodes if n.results[0].name not in dead]
     return replace(graph, nodes=tuple(fused.get(n.results[0].name, n) for n in kept))
+
+
+def _split(logits: Value) -> bool:
+    """Whether an axis has taken the classes."""
+    return logits.layout is not None and bool(logits.layout.owners(len(logits.type.shape) - 1))

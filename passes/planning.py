@@ -20,12 +20,14 @@ from autopar.ir.plan import (
     StepTime,
 )
 from autopar.ir.program import RNG_INPUT, Program
+from autopar.ir.registry import REGISTERED, described
 from autopar.ir.text import print_graph
 from autopar.ir.types import TensorType
 from autopar.passes.account import collectives, compute_ns, islands, placed, priced, used_layout, work
 from autopar.passes.assignment import Assignment, Variant, to_plan
 from autopar.passes.build import Model
 from autopar.passes.patterns import patterns
+from autopar.passes.positions import all_graphs
 from autopar.passes.prologue import without_time
 from autopar.passes.search import Found
 
@@ -50,8 +52,14 @@ def fingerprint(model: Model, tied: tuple[tuple[str, ...], ...]) -> Fingerprint:
         parameters={fqn: str(TensorType(p.dtype, p.shape)) for fqn, p in sorted(model.parameters.items())},
         inputs={name: str(node.result.type) for node in model.graph.sources("input")
                 if (name := str(node.attr("name"))) != RNG_INPUT},
-        tied=tied,
+        tied=tied, rules=registered_rules(model),
     )  # fmt: skip
+
+
+def registered_rules(model: Model) -> dict[str, str]:
+    """The rules of users by which this model is planned."""
+    targets = {node.target for part in all_graphs(model.graph) for node in part.nodes}
+    return {target: described(REGISTERED[target]) for target in sorted(targets & REGISTERED.keys())}
 
 
 def make_plan(model: Model, found: Found, assignment: Assignment, program: Program, request: Request) -> Plan:

@@ -92,7 +92,7 @@ class Pricing:
         wanted = sum(shapes.grads)
         if not wanted:
             return cost("forward", 1.0), None
-        share = entry.backward * (wanted / len(shapes.grads) if entry.op_class == "matmul" else 1.0)
+        share = entry.backward * (wanted / len(shapes.grads) if entry.op_class in ("matmul", "conv") else 1.0)
         return cost("forward", 1.0), cost("backward", share)
 
     def op_ns(self, cost: OpCost | None) -> int:

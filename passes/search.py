@@ -18,7 +18,7 @@ from autopar.ir.mesh import Mesh
 from autopar.passes.assignment import Assignment, decode
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
-from autopar.passes.candidates import microbatch_counts, pinned_meshes, searched_meshes
+from autopar.passes.candidates import fitting, microbatch_counts, pinned_meshes, searched_meshes
 from autopar.passes.positions import Positions, positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import Solution, solve
@@ -165,13 +165,14 @@ def search(
     state = _Search(model, cluster, profile, limits, positions(model.graph, model.rules, inputs), progress)
     batch, sequence = _extents(model)
     world = cluster.world_size
-    meshes = (
-        searched_meshes(world, batch, sequence) if limits.mesh is None else pinned_meshes(limits.mesh, world)
+    tried = (
+        searched_meshes(world, batch or 1, sequence) if limits.mesh is None else pinned_meshes(limits.mesh, world)
     )
+    meshes = fitting(tried, batch, sequence, limits.microbatches)
     found = []
     for mesh in meshes:
         counts = (
-            microbatch_counts(batch, mesh.size("dp"))
+            microbatch_counts(batch or 1, mesh.size("dp"))
             if limits.microbatches is None
             else (limits.microbatches,)
         )
@@ -191,11 +192,11 @@ def search(
     )  # fmt: skip
 
 
-def _extents(model: Model) -> tuple[int, int | None]:
+def _extents(model: Model) -> tuple[int | None, int | None]:
     """Global batch and sequence length, by the inputs."""
     shapes = {str(node.attr("name")): node.result.type.shape for node in model.graph.sources("input")}
     dims = [(shapes[name], dim) for name, dim in model.settings.inputs.items() if name in shapes]
-    batch = next((shape[b] for shape, (b, _) in dims if b is not None), 1)
+    batch = next((shape[b] for shape, (b, _) in dims if b is not None), None)
     return batch, next((shape[s] for shape, (_, s) in dims if s is not None), None)
 
 

@@ -134,6 +134,8 @@ def _behind_others(rule: NodeRule, offered: set[str]) -> set[str]:
 
 def strategy(rule: NodeRule, choices: tuple[Choice, ...], shapes: NodeShapes, mesh: Mesh) -> Strategy | None:
     """The layouts that follow from ``choices``; None if the axes get in each other's way."""
+    if _overfull(rule, choices, mesh):
+        return None
     operands = tuple(
         None if shape is None else _operand_layout(rule, choices, mesh, index, grad=shapes.grads[index])
         for index, shape in enumerate(shapes.operands)
@@ -143,6 +145,18 @@ def strategy(rule: NodeRule, choices: tuple[Choice, ...], shapes: NodeShapes, me
     if any(layout is not None and shape is not None and layout.problem(shape) for layout, shape in pairs):
         return None
     return Strategy(choices, operands, results)
+
+
+def _overfull(rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh) -> bool:
+    """Whether axes that share a factor want more of it than there is, and would reach into the one behind it."""
+    taken: dict[str, list[tuple[str, int, int]]] = {}
+    for axis, choice in zip(mesh.names, choices, strict=True):
+        if choice.factor is not None:
+            taken.setdefault(choice.factor, []).append((axis, 0, choice.outer))
+    return any(
+        Layout.of(mesh, stacked(mesh, owned)).problem((rule.sizes[factor],))
+        for factor, owned in taken.items() if len(owned) > 1
+    )  # fmt: skip
 
 
 def _owned(

@@ -1,4 +1,4 @@
-"""All ranks run one plan: rank 0 makes it, everyone gets its bytes and compares hashes first."""
+"""All ranks run one plan on one model: rank 0 makes the plan, everyone gets its bytes and compares hashes first."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import json
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from autopar.ir import errors
 from autopar.ir.errors import AutoparError, MismatchError
+from autopar.runtime.parameters import Whole
 
 
 def share(data: bytes | AutoparError | None, device: torch.device) -> bytes:
@@ -44,6 +46,22 @@ def agree(text: str, what: str, device: torch.device) -> None:
             f"{what} of rank {other[0]} differs from that of rank 0; every rank must build the same model, "
             "with the same inputs, the same arguments and the same versions"
         )
+
+
+def of_rank_0(whole: Whole, device: torch.device) -> Whole:
+    """``whole`` of rank 0 on every rank: models drawn from unequal seeds would train to nonsense, without a word.
+
+    Every call is a collective of all ranks.
+    """
+    if dist.get_world_size() == 1:
+        return whole
+
+    def shared(name: str) -> Tensor:
+        tensor = whole(name).detach().to(device, copy=True).contiguous()
+        dist.broadcast(tensor, src=0)
+        return tensor
+
+    return shared
 
 
 def _failure(error: AutoparError) -> bytes:

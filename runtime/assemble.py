@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,33 +21,44 @@ from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.holders import Holder, make_holder
 from autopar.runtime.inputs import graph_inputs
 from autopar.runtime.parameters import Names, Part, Whole, register, store
-from autopar.runtime.program import build, stored_nodes
+from autopar.runtime.program import build, stored_nodes, written
+from autopar.runtime.updates import Updates
 
 
 class Runnable:
     """A main graph behind the root holder: a list of inputs in, the tuple of outputs out."""
 
     def __init__(
-        self, graph: Graph, module: Callable[..., Any], top: Holder, read: Callable[[str], Tensor]
+        self,
+        graph: Graph,
+        module: Callable[..., Any],
+        top: Holder,
+        read: Callable[[str], Tensor],
+        updates: Updates,
     ) -> None:
         self.graph = graph
         self.module = module
         self.top = top
         self.read = read
+        self.updates = updates
         self.names = [str(node.attr("fqn")) for node in stored_nodes(graph)]
+        self.written = [str(node.attr("fqn")) for node in written(graph)]
         self.inputs = [entry.name for entry in graph_inputs(graph)]
         self.rng = torch.empty(0, dtype=torch.int64)
 
     def __call__(self, given: Mapping[str, Tensor], rng: Tensor) -> tuple[Tensor, ...]:
         """``rng`` stays on the CPU, where reading it stops no queue: FSDP2 would move an input to the device."""
         self.top.function, self.rng = self.run, rng
+        self.updates.begin()
         results: tuple[Tensor, ...] = self.top(*(given[name] for name in self.inputs if name != RNG_INPUT))
+        self.updates.finish()
         return results
 
     def run(self, *inputs: Tensor) -> Any:
         given = iter(inputs)
         values = [self.rng if name == RNG_INPUT else next(given) for name in self.inputs]
-        return self.module(*values, *(self.read(name) for name in self.names))
+        results = self.module(*values, *(self.read(name) for name in self.names))
+        return self.updates.take(results, self.written)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +101,12 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
         root_axes=most[0][0] if most else (),
     )
 
+    updates, changing = Updates(buffers), changed(program)
+
     def read(fqn: str) -> Tensor:
         if fqn in buffers:
-            return _buffer(buffers[fqn], described.get(fqn))
+            held = _buffer(buffers[fqn], described.get(fqn))
+            return held.clone() if fqn in changing else held  # backward may need what it was
         owner = top.find(fqn)
         if owner is None:
             raise IRError(f"{fqn} belongs to a block, and is used outside of it")
@@ -104,16 +118,16 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
 
     def call_of(node: Node) -> Callable[..., tuple[Tensor, ...]]:
         if id(node) not in made:
-            made[id(node)] = _call(program, node, run, owners, holders, read)
+            made[id(node)] = _call(program, node, run, owners, holders, read, updates)
         return made[id(node)]
 
     forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of)
-    ahead = Runnable(program.graph, forward, top, read)
+    ahead = Runnable(program.graph, forward, top, read, updates)
     training = ahead
     if program.loss is not None and program.graph.outputs != (program.loss,):
         loss_only = needed(program.graph, (program.loss,))
         module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of)
-        training = Runnable(loss_only, module, top, read)
+        training = Runnable(loss_only, module, top, read, updates)
     return Parts(
         skeleton=_skeleton(program, top, holders, buffers, names),
         top=top,
@@ -138,6 +152,26 @@ def owners_of(program: Program) -> dict[str, tuple[str, str]]:
     return {fqn: by[0] for fqn, by in users.items() if len(by) == 1 and by[0][0] and fqn not in buffers}
 
 
+def written_names(block: Graph, slots: Sequence[str]) -> list[str]:
+    """The buffers that one call of a block changes."""
+    found = []
+    for node in written(block):
+        slot = node.attr("slot")
+        assert isinstance(slot, int)
+        found.append(slots[slot])
+    return found
+
+
+def changed(program: Program) -> frozenset[str]:
+    """Every buffer that the program changes."""
+    names = {str(node.attr("fqn")) for node in written(program.graph)}
+    for node in program.graph.nodes:
+        if node.target == "call":
+            block = program.graph.block(str(node.attr("block")))
+            names.update(name for slots in slots_of(node) for name in written_names(block, slots))
+    return frozenset(names)
+
+
 def needed(graph: Graph, outputs: tuple[str, ...]) -> Graph:
     """The graph without the nodes that ``outputs`` do not need. Inputs stay."""
     wanted, kept = set(outputs), []
@@ -155,6 +189,7 @@ def _call(
     owners: Mapping[str, tuple[str, str]],
     holders: Mapping[str, Holder],
     read: Callable[[str], Tensor],
+    updates: Updates,
 ) -> Callable[..., tuple[Tensor, ...]]:
     block = program.graph.block(str(node.attr("block")))
     instances = []
@@ -162,7 +197,9 @@ def _call(
         names = in_slot_order(block, slots)
         groups = {owners[name][0] for name in names if name in owners}
         holder = holders[groups.pop()] if groups else None
-        instances.append(Instance(run[block.name], names, holder, read, block.name in program.recompute))
+        changing = written_names(block, slots)
+        recompute = block.name in program.recompute
+        instances.append(Instance(run[block.name], names, holder, read, recompute, changing, updates))
     carried = node.attr("carried", 0)
     assert isinstance(carried, int)
     return chain(instances, carried)
@@ -203,13 +240,11 @@ def _skeleton(
     held = top.all_held()
     for holder in holders.values():
         held.update(holder.all_held())
+    tensors = {p.fqn: buffers[p.fqn] if p.buffer else held[p.fqn] for p in program.parameters}
+    tensors |= {alias: tensors[name] for alias, name in names.aliases.items() if name in tensors}
     skeleton = Part()
-    for parameter in program.parameters:
-        tensor = buffers[parameter.fqn] if parameter.buffer else held[parameter.fqn]
-        register(skeleton, parameter.fqn, tensor, persistent=parameter.fqn not in names.not_saved)
-    for alias, name in names.aliases.items():
-        if name in held or name in buffers:
-            register(skeleton, alias, held[name] if name in held else buffers[name])
+    for name in dict.fromkeys((*(name for name in names.order if name in tensors), *tensors)):
+        register(skeleton, name, tensors[name], persistent=name not in names.not_saved)
     return skeleton
 
 

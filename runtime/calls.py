@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from autopar.ir.errors import IRError
 from autopar.ir.graph import Graph, Node
 from autopar.runtime.holders import Holder
+from autopar.runtime.updates import Updates
 
 # Reads a tensor that no block owns, by name.
 Read = Callable[[str], Tensor]
@@ -37,7 +38,10 @@ def in_slot_order(block: Graph, names: Sequence[str]) -> list[str]:
 
 
 class Instance:
-    """One call of a block: runs its module on the tensors that its holder and the root hold."""
+    """One call of a block: runs its module on the tensors that its holder and the root hold.
+
+    ``written``: buffers whose new values end the module's results.
+    """
 
     def __init__(
         self,
@@ -46,14 +50,19 @@ class Instance:
         holder: Holder | None,
         read: Read,
         recompute: bool,
+        written: Sequence[str],
+        updates: Updates,
     ) -> None:
         self.module = module
         self.holder = holder
         self.recompute = recompute
+        self.written = written
+        self.updates = updates
         self.readers: list[Callable[[], Tensor]] = []
         for name in names:
             owner = None if holder is None else holder.find(name)
             self.readers.append(_reader(read if owner is None else owner.read, name))
+        self.changing = [at for at, name in enumerate(names) if name in written]
         if holder is not None:
             holder.function = self.run
 
@@ -62,13 +71,21 @@ class Instance:
         return results
 
     def run(self, *inputs: Tensor) -> Any:
-        """Within the holder's ``forward``, so that parameters are read where they are whole, also again."""
-        if self.recompute:
-            return checkpoint(self.compute, *inputs, use_reentrant=False)
-        return self.compute(*inputs)
+        """Within the holder's ``forward``, so that parameters are read where they are whole, also again.
 
-    def compute(self, *inputs: Tensor) -> Any:
-        return self.module(*inputs, *(reader() for reader in self.readers))
+        Buffers that change are read once: recomputing needs their values of now, and stores nothing.
+        """
+        before = [self.readers[at]() for at in self.changing]
+        if self.recompute:
+            results = checkpoint(self.compute, before, *inputs, use_reentrant=False)
+        else:
+            results = self.compute(before, *inputs)
+        return self.updates.take(results, self.written)
+
+    def compute(self, before: Sequence[Tensor], *inputs: Tensor) -> Any:
+        known = dict(zip(self.changing, before, strict=True))
+        stored = (known[at] if at in known else reader() for at, reader in enumerate(self.readers))
+        return self.module(*inputs, *stored)
 
 
 def chain(instances: Sequence[Instance], carried: int) -> Callable[..., tuple[Tensor, ...]]:

@@ -62,5 +62,22 @@ def as_dtensor(part: Tensor, layout: Layout, shape: tuple[int, ...], here: Here)
     return DTensor.from_local(part, here.submesh(axes), placements(target, axes), run_check=False)
 
 
+def gathered(tensor: Tensor) -> Tensor:
+    """All of a DTensor, on every rank; a plain tensor as it is.
+
+    ``full_tensor`` warns where FSDP2 cut what another axis had cut before; gathering FSDP2's axis first, then
+    the others from the last, is what it does then, one axis at a time.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    plain = [type(placement) in (Shard, Replicate) for placement in tensor.placements]
+    now = list(tensor.placements)
+    for at in sorted(range(len(now)), key=lambda index: (plain[index], -index)):
+        if not isinstance(now[at], Replicate):
+            now[at] = Replicate()
+            tensor = tensor.redistribute(placements=now)
+    return tensor.to_local()
+
+
 def _named(layout: Layout) -> list[tuple[str, ir.Placement]]:
     return list(zip(layout.mesh.names, layout.placements, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -15,6 +16,38 @@ from autopar.ir.types import TensorType
 from autopar.runtime import local
 from autopar.runtime.dtensors import local_part
 from autopar.runtime.dtypes import IR_DTYPES
+
+
+class Calling(Protocol):
+    """How the model is called: what of a call is a tensor, and which of the program's inputs it is."""
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The tensors of a call by name. Raises UsageError for a call that the program was not made for."""
+
+    def refill(self, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+        """(args, kwargs) of the call with other tensors, by name."""
+
+    def of_batch(self, batch: Any) -> Any:
+        """(args, kwargs) of the call that a batch stands for."""
+
+
+class Plain:
+    """A program that is called with its inputs: tensors, in their order or by their names."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        return by_name(self._names, args, kwargs)
+
+    def refill(self, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+        order = list(self.flatten(args, kwargs))
+        return tuple(tensors[name] for name in order[: len(args)]), {name: tensors[name] for name in kwargs}
+
+    def of_batch(self, batch: Any) -> Any:
+        if isinstance(batch, Mapping):
+            return (), dict(batch)
+        return (batch,) if isinstance(batch, Tensor) else tuple(batch), {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +105,7 @@ def graph_inputs(graph: Graph) -> list[Input]:
 
 
 def by_name(
-    expected: Mapping[str, Input], args: Sequence[Tensor], kwargs: Mapping[str, Tensor]
+    expected: Sequence[str], args: Sequence[Tensor], kwargs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Positional and keyword arguments under the inputs' names. Raises UsageError for one too many or few."""
     if len(args) > len(expected):
@@ -93,13 +126,19 @@ def check(expected: Mapping[str, Input], given: Mapping[str, Tensor], *, whole: 
     """Raises UsageError where a shape or element type is not what the plan was made for."""
     for name, entry in expected.items():
         tensor = given[name]
+        if not isinstance(tensor, Tensor):
+            raise UsageError(f"input {name}: expected a tensor, given a {type(tensor).__name__}")
         shape = entry.type.shape if whole else entry.local_shape
         dtype = IR_DTYPES.get(tensor.dtype, str(tensor.dtype))
         if tuple(tensor.shape) != shape or dtype != entry.type.dtype:
             part = "global batch" if whole else f"this rank's part of {entry.type}"
+            wanted, found = str(TensorType(entry.type.dtype, shape)), f"{dtype}[{','.join(map(str, tensor.shape))}]"
+            smaller = tensor.dim() == len(shape) and tuple(tensor.shape[1:]) == shape[1:] and tensor.shape[0] < shape[0]
+            hint = "shard_inputs(batch, pad=True)" if whole else "pad_inputs(batch)"
             raise UsageError(
-                f"input {name}: expected {TensorType(entry.type.dtype, shape)} ({part}), "
-                f"given {dtype}[{','.join(map(str, tensor.shape))}]"
+                f"input {name}: expected {wanted} ({part}), given {found}"
+                + (f"; {hint} fills up a smaller batch" if smaller and dtype == entry.type.dtype else ""),
+                details={"input": name, "expected": wanted, "given": found},
             )
 
 

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.layout import Layout, Partial, R, Shard
+from autopar.ir.padding import Padding
 from autopar.ir.plan import Plan
 from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.runtime import inputs as entries
 from autopar.runtime import local
 from autopar.runtime.assemble import assemble
 from autopar.runtime.devices import here
-from autopar.runtime.dtensors import as_dtensor
+from autopar.runtime.dtensors import as_dtensor, gathered
 from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.norm import clip_, grad_norm
+from autopar.runtime.padding import padded
 from autopar.runtime.parameters import Names, Whole
 from autopar.runtime.random_words import at_microbatch, rng_state
+from autopar.runtime.unanimous import Unanimous
 
 # Rebuilds the model's output from the values of ``graph.outputs``.
 Restore = Callable[[Sequence[Any]], Any]
+Batch: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+Parts: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+NOT_PLANNED = Padding(refused="this module was made from a program, not from a model")
 
 
 class ParallelModule(nn.Module):
@@ -33,8 +38,9 @@ class ParallelModule(nn.Module):
 
     ``whole`` gives the whole tensor of each parameter, one at a time; every rank calls it in the same
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
-    ``forward``; without it, a tuple. Making one
-    is a collective of all ranks. ``training``: the mode of the model that the program was made from.
+    ``forward``; without it, a tuple. ``calling`` finds the inputs in a call of the model; without it a call
+    has the inputs themselves. ``padding``: how a smaller batch is filled up. ``training``: the mode of the model
+    that the program was made from. Making one is a collective of all ranks.
 
     Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
     every ``train_step`` and ``forward`` raises by one. Neither is part of the state dict: who continues a run
@@ -50,6 +56,8 @@ class ParallelModule(nn.Module):
         names: Names | None = None,
         plan: Plan | None = None,
         restore: Restore | None = None,
+        calling: entries.Calling | None = None,
+        padding: Padding = NOT_PLANNED,
         compile: bool = False,
         rng_seed: int = 0,
         training: bool = True,
@@ -62,7 +70,10 @@ class ParallelModule(nn.Module):
         self._program = program
         self._here = here(program.mesh, device_mesh)
         self._inputs = entries.inputs_of(program)
+        self._calling = entries.Plain(tuple(self._inputs)) if calling is None else calling
+        self._unanimous = Unanimous()
         self._restore = restore
+        self._padding = padding
         # Not a child: its parameters are those of the skeleton, and would be listed twice.
         self._parts = [assemble(program, self._here, whole, names or Names(), compile=compile)]
         skeleton = self._parts[0].skeleton
@@ -79,11 +90,12 @@ class ParallelModule(nn.Module):
             raise UsageError("this module was made from a program, not from a plan")
         return self._plan
 
-    def train_step(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
+    def train_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward on this rank's part of the batch.
 
         Accumulates into ``.grad`` and returns the loss over the global batch, equal on every rank.
-        Raises UsageError for inputs that the plan was not made for, before any collective.
+        Raises UsageError for inputs that the plan was not made for: on every rank if they are wrong on one, and
+        before anything has changed.
         """
         if self._program.loss is None:
             raise UsageError("the model returns no loss: give parallelize a loss_fn")
@@ -99,8 +111,11 @@ class ParallelModule(nn.Module):
         assert total is not None
         return total
 
-    def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
-        """The model's output: the loss as on one device, all else as DTensors in the plan's layout."""
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's output: the loss as on one device, all else as DTensors in the plan's layout.
+
+        Raises UsageError as ``train_step`` does.
+        """
         given, rng = self._given(args, kwargs)
         set_gradient_sync(self._parts[0].top, True)
         runs = [self._run(given, index, rng, training=False) for index in range(self._program.microbatches)]
@@ -117,18 +132,29 @@ class ParallelModule(nn.Module):
                 outputs.append(as_dtensor(joined, layout, value.type.shape, self._here))
         return tuple(outputs) if self._restore is None else self._restore(outputs)
 
-    def shard_inputs(
-        self, batch: Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-    ) -> Tensor | tuple[Tensor, ...] | dict[str, Tensor]:
-        """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict."""
-        args = (batch,) if isinstance(batch, Tensor) else () if isinstance(batch, Mapping) else tuple(batch)
-        kwargs = dict(batch) if isinstance(batch, Mapping) else {}
-        given = entries.by_name(self._inputs, args, kwargs)
+    def shard_inputs(self, batch: Any, *, pad: bool = False) -> Any:
+        """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict.
+
+        What is no tensor stays as it is. With ``pad`` the batch may have fewer rows than planned: rows that count
+        for nothing are added, so that loss and gradients are those of the rows given. Raises UsageError where
+        that is not so, with the reason.
+        """
+        args, kwargs = self._calling.of_batch(batch)
+        given = self._calling.flatten(args, kwargs)
+        if pad:
+            given = padded(self._inputs, given, self._padding, whole=True)
         entries.check(self._inputs, given, whole=True)
-        parts = entries.shard(self._inputs, given, self._here.coordinate)
-        if isinstance(batch, Mapping):
-            return {name: parts[name] for name in batch}
-        return parts[next(iter(parts))] if isinstance(batch, Tensor) else tuple(parts.values())
+        return self._like(batch, entries.shard(self._inputs, given, self._here.coordinate))
+
+    def pad_inputs(self, batch: Any) -> Any:
+        """A rank's own part of a batch, filled up to the planned number of rows as ``shard_inputs`` does.
+
+        For data that is read in parts: ranks may have different numbers of rows, each at least one.
+        """
+        args, kwargs = self._calling.of_batch(batch)
+        given = padded(self._inputs, self._calling.flatten(args, kwargs), self._padding, whole=False)
+        entries.check(self._inputs, given, whole=False)
+        return self._like(batch, given)
 
     @property
     def data_parallel_rank(self) -> int:
@@ -156,20 +182,35 @@ class ParallelModule(nn.Module):
         """Whole tensors under the original names, on every rank. A collective of all ranks."""
         found: dict[str, Tensor] = {}
         for name, tensor in self.state_dict().items():
-            part = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            found[name] = part.detach().clone()
+            found[name] = gathered(tensor).detach().clone()
         return found
 
-    def _given(self, args: Sequence[Tensor], kwargs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Inputs of the main graph by name, and the state of the random numbers of a new step."""
-        given = entries.by_name(self._inputs, args, kwargs)
-        entries.check(self._inputs, given, whole=False)
+    def _like(self, batch: Any, parts: dict[str, Tensor]) -> Any:
+        """The batch in the form it was given, with other tensors."""
+        args, kwargs = self._calling.of_batch(batch)
+        args, kwargs = self._calling.refill(args, kwargs, parts)
+        if isinstance(batch, Mapping):
+            return kwargs
+        return args[0] if isinstance(batch, Tensor) else (*args, *kwargs.values())
+
+    def _check_mode(self) -> None:
         if self.training != self._made_for and entries.draws(self._program):
             made, now = ("training", "eval()") if self._made_for else ("evaluation", "train()")
             raise UsageError(
                 f"the program was made in {made} mode, draws random numbers (dropout) in it, and knows no other; undo "
                 f"{now}, or run the original model on full_state_dict()"
             )
+
+    def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
+        """Inputs of the main graph by name, and the state of the random numbers of a new step."""
+
+        def checked() -> dict[str, Tensor]:
+            given = self._calling.flatten(args, kwargs)
+            entries.check(self._inputs, given, whole=False)
+            self._check_mode()
+            return given
+
+        given = self._unanimous.run(checked)
         given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
         rng = rng_state(self.rng_seed, self.rng_step)
         self.rng_step += 1
@@ -183,6 +224,13 @@ class ParallelModule(nn.Module):
             for entry in entries.graph_inputs(graph.graph) if entry.name != RNG_INPUT
         }  # fmt: skip
         return graph(part, at_microbatch(rng, index))
+
+
+def _like(batch: Batch, found: Mapping[str, Tensor]) -> Parts:
+    """Tensors by name in the form of ``batch``."""
+    if isinstance(batch, Mapping):
+        return {name: found[name] for name in batch}
+    return next(iter(found.values())) if isinstance(batch, Tensor) else tuple(found.values())
 
 
 def _without_microbatches(program: Program, layout: Layout) -> Layout:

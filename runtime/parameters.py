@@ -30,10 +30,14 @@ Whole = Callable[[str], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """What a program does not say about a model: second names of tied tensors, buffers that are not saved."""
+    """What a program does not say about a model: second names of tied tensors, buffers that are not saved.
+
+    ``order``: all names as the model lists them, so that optimizers and checkpoints find the same order.
+    """
 
     aliases: Mapping[str, str] = field(default_factory=dict)
     not_saved: frozenset[str] = frozenset()
+    order: tuple[str, ...] = ()
 
 
 def names_of(model: nn.Module) -> Names:
@@ -47,7 +51,16 @@ def names_of(model: nn.Module) -> Names:
         if (known := first.setdefault(id(tensor), name)) != name:
             aliases[name] = known
     saved = model.state_dict(keep_vars=True)
-    return Names(aliases=aliases, not_saved=frozenset(n for n, _ in model.named_buffers() if n not in saved))
+    order = [
+        f"{path}.{name}".removeprefix(".")
+        for path, module in model.named_modules(remove_duplicate=False)
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+        if tensor is not None
+    ]
+    return Names(
+        aliases=aliases, not_saved=frozenset(n for n, _ in model.named_buffers() if n not in saved), order=tuple(order)
+    )
 
 
 def whole_of(model: nn.Module) -> Whole:

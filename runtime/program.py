@@ -3,7 +3,8 @@
 Every node becomes one call of a function resolved beforehand. A block's module takes its inputs, then the
 tensors of its parameters, so that one module serves all instances of the block; the main graph takes its
 inputs, then the tensors of the parameters that it names itself. Conversions that FSDP2 performs, and those
-over microbatches, which the schedule performs, vanish.
+over microbatches, which the schedule performs, vanish. A module writes nothing: the new values of buffers end
+its outputs (``written``), for whoever runs it to store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch import fx
 
 from autopar.ir.errors import IRError
-from autopar.ir.graph import Graph, Node, Operand
+from autopar.ir.graph import ASSIGN, Graph, Node, Operand, assigned
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.runtime.collectives import conversion
 from autopar.runtime.moves import of_node
@@ -32,6 +33,14 @@ def stored_nodes(graph: Graph) -> tuple[Node, ...]:
     return tuple(node for node in graph.nodes if node.target in ("param", "buffer", "constant"))
 
 
+def written(graph: Graph) -> tuple[Node, ...]:
+    """Buffers whose new values end the outputs of the module, in that order."""
+    stored = graph.producers()
+    return tuple(
+        stored[buffer] for node in graph.nodes if node.target == ASSIGN for buffer, _ in assigned(node)
+    )
+
+
 def build(
     graph: Graph,
     coordinate: Mapping[str, int],
@@ -40,19 +49,24 @@ def build(
     *,
     calls: Callable[[Node], Call] | None = None,
 ) -> fx.GraphModule:
-    """The graph as a module: ``module(*inputs, *stored) -> tuple of outputs``.
+    """The graph as a module: ``module(*inputs, *stored) -> outputs and new values of buffers, one tuple``.
 
     ``coordinate``: this device's position on each axis; ``groups``: its process group along each axis
     (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node.
     """
     built = fx.Graph()
     values: dict[str, fx.Node] = {}
+    news: list[fx.Node] = []
     for node in (*graph.sources("input"), *stored_nodes(graph)):
         values[node.result.name] = built.placeholder(_identifier(node.result.name))
     for node in graph.nodes:
         if node.target in ("input", "param", "buffer", "constant"):
             continue
         operands = tuple(_operand(operand, values) for operand in node.operands)
+        if node.target == ASSIGN:
+            values[node.result.name] = operands[0]
+            news += [values[new] for _, new in assigned(node)]
+            continue
         if node.target.startswith("comm."):
             values[node.result.name] = _conversion(built, node, operands[0], groups)
             continue
@@ -69,7 +83,7 @@ def build(
         several = node.target == "call" or len(node.results) > 1 or _returns_list(function)
         for index, value in enumerate(node.results):
             values[value.name] = built.call_function(operator.getitem, (made, index)) if several else made
-    built.output(tuple(values[name] for name in graph.outputs))
+    built.output((*(values[name] for name in graph.outputs), *news))
     built.lint()
     return fx.GraphModule(torch.nn.Module(), built, class_name=_identifier(graph.name))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import IRError
-from autopar.ir.graph import Graph, Node
+from autopar.ir.graph import ASSIGN, Graph, Node, assigned
 from autopar.ir.layout import Layout, Replicate, Shard
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Parameter, Program
@@ -32,11 +32,15 @@ Mutation: TypeAlias = Callable[[Node], "Node | None"]
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """Whole tensors. ``outputs`` in the order of ``graph.outputs``; ``gradients`` by parameter name."""
+    """Whole tensors. ``outputs`` in the order of ``graph.outputs``; ``gradients`` by parameter name.
+
+    ``buffers``: new values of those that the forward changes.
+    """
 
     loss: Tensor | None
     outputs: tuple[Tensor, ...]
     gradients: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
 
 def simulate(
@@ -75,7 +79,8 @@ def simulate(
         for p in program.parameters
         if p.trainable and not p.buffer and loss is not None
     }
-    return Simulated(loss=loss, outputs=outputs, gradients=gradients)
+    buffers = {fqn: _whole(held, Layout.replicated(mesh)) for fqn, held in runner.written.items()}
+    return Simulated(loss=loss, outputs=outputs, gradients=gradients, buffers=buffers)
 
 
 class _Runner:
@@ -89,6 +94,7 @@ class _Runner:
         self.leaves = leaves
         self.whole = whole
         self.mutation = mutation
+        self.written: dict[str, Values] = {}
 
     def main(self, graph: Graph, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         return self.main_values(graph, inputs)[0]
@@ -130,11 +136,14 @@ class _Runner:
                 values[node.result.name] = held if kept is None else run_step(held, self.mesh, of_node(kept))
             else:
                 values.update(self.operation(node, values))
+            if node.target == ASSIGN:
+                stored = graph.producers()
+                for buffer, new in assigned(node):
+                    self.written[_stored_name(stored[buffer], slots)] = values[new]
         return values
 
     def stored(self, node: Node, slots: tuple[str, ...] | None) -> Values:
-        slot = node.attr("slot")
-        name = slots[slot] if slots is not None and isinstance(slot, int) else str(node.attr("fqn"))
+        name = _stored_name(node, slots)
         if name not in self.leaves:
             return shard(self.whole[name], _layout(node))
         dtype = TORCH_DTYPES[node.result.type.dtype]
@@ -161,6 +170,11 @@ class _Runner:
             function = resolve(node, position, torch.device("cpu"))
             by_rank.append(function(*(_pick(operand, values, rank) for operand in node.operands)))
         return {value.name: [results[at] for results in by_rank] for at, value in enumerate(node.results)}
+
+
+def _stored_name(node: Node, slots: tuple[str, ...] | None) -> str:
+    slot = node.attr("slot")
+    return slots[slot] if slots is not None and isinstance(slot, int) else str(node.attr("fqn"))
 
 
 def _pick(operand: Any, values: Mapping[str, Values], rank: int) -> Any:

@@ -16,6 +16,7 @@ from autopar.cli import (
     run_command,
     show_command,
     validate_command,
+    verify_command,
 )
 
 _SETTINGS: dict[str, Any] = {
@@ -32,6 +33,7 @@ def command() -> Any:
     app.command("plan")(plan_command.plan)
     app.command("show")(show_command.show)
     app.command("validate")(validate_command.validate)
+    app.command("verify")(verify_command.verify)
     app.command("run", context_settings=run_command.SETTINGS)(run_command.run)
     profile = typer.Typer(help="Cost profiles: the figures that prices are made of.", **_SETTINGS)
     profile.command("list")(profile_command.list_)

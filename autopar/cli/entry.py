@@ -10,6 +10,7 @@ import typer
 
 from autopar.cli.app import command
 from autopar.cli.failure import Failure, failure_of, report
+from autopar.cli.output import shown_as_notes
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -24,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        returned = command().main(args=words, prog_name="autopar", standalone_mode=False)
+        with shown_as_notes():
+            returned = command().main(args=words, prog_name="autopar", standalone_mode=False)
         sys.stdout.flush()
         return returned if isinstance(returned, int) else 0
     except (KeyboardInterrupt, typer.Abort):

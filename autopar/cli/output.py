@@ -7,11 +7,13 @@ import json
 import os
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autopar.ir.errors import UsageError
+from autopar.ir.errors import IslandWarning, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +47,22 @@ def warn(text: str) -> None:
     from rich.text import Text
 
     stderr().print(Text.assemble(("warning", "bold yellow"), ": ", text), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def shown_as_notes() -> Iterator[None]:
+    """Inside, autopar's own warnings are lines like ``warn``'s, without the place in autopar's source."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, IslandWarning):
+                warn(str(message))
+            else:
+                others(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def progress(text: str) -> AbstractContextManager[object]:

@@ -10,12 +10,12 @@ from autopar.cli.output import progress, stdout, warn
 from autopar.cli.plan_view import show_plan
 from autopar.cli.tables import pairs, section
 from autopar.demo import verdict
-from autopar.demo.processes import parallel_run
 from autopar.demo.progress import follow, tokens_per_second
 from autopar.demo.text import standard_library
-from autopar.demo.training import Planned, Step, Task, make_model, train_plain
+from autopar.demo.training import Planned, Step, Task, make_model, train_parallel, train_plain
 from autopar.ir.errors import UsageError
 from autopar.ir.plan import Plan
+from autopar.processes import conversation
 
 
 def demonstrate(task: Task) -> None:
@@ -25,7 +25,7 @@ def demonstrate(task: Task) -> None:
     _introduce(console, task)
     several = f"{task.processes} processes, planned"
     one = "1 process, plain PyTorch"
-    made = parallel_run(task)
+    made = conversation(train_parallel, task.processes, task)
     try:
         with progress("tracing the model and searching a plan"):
             planned = next(made)

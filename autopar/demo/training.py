@@ -5,16 +5,12 @@ Both take the same initial weights and the same batches, and do the same things 
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 import autopar
@@ -22,7 +18,6 @@ from autopar.demo import text
 from autopar.zoo import find
 
 MAX_NORM = 1.0
-STUCK_AFTER = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +85,8 @@ def train_plain(task: Task) -> Iterator[Step]:
     yield from _steps(task, model, forward_backward, lambda: nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM))
 
 
-def train_parallel(rank: int, task: Task, store: str, say: Callable[[Planned | Step], None]) -> None:
+def train_parallel(rank: int, say: Callable[[Planned | Step], None], task: Task) -> None:
     """One of ``task.processes`` processes: plan, rewrite, train. Rank 0 tells ``say`` what it does."""
-    torch.set_num_threads(1)
-    os.environ.pop("AUTOPAR_PLAN", None)  # the demo shows the search, not somebody's plan
-    if any(name == "lo" for _, name in socket.if_nameindex()):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works where the host's name does not resolve
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=task.processes, timeout=STUCK_AFTER
-    )
     start = time.perf_counter()
     words = text.standard_library()
     example = text.batch(words, 0, batch_size=task.batch_size, seq_len=task.seq_len)
@@ -114,7 +102,6 @@ def train_parallel(rank: int, task: Task, store: str, say: Callable[[Planned | S
     for step in _steps(task, model, forward_backward, lambda: model.clip_grad_norm_(MAX_NORM)):
         if rank == 0:
             say(step)
-    dist.destroy_process_group()
 
 
 def _steps(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from autopar.ir.errors import UsageError
-from autopar.zoo.bert import BERT_LARGE
 from autopar.zoo.entry import Entry
-from autopar.zoo.gpt2 import GPT2
-from autopar.zoo.llama3 import LLAMA3_8B, LLAMA3_70B
-
-ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (GPT2, BERT_LARGE, LLAMA3_8B, LLAMA3_70B)}
+from autopar.zoo.models import ENTRIES
 
 
 def find(name: str) -> Entry:

@@ -2,65 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autopar.ir.errors import UsageError
+from autopar.zoo.architecture import Architecture
+from autopar.zoo.kinds import Inputs, check_sizes
+from autopar.zoo.reduce import set_layers
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-Inputs = dict[str, "Tensor"]
+    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A model by name; ``make(layers)`` makes it on meta.
+    """A model by name: the class and the configuration that transformers builds it from.
 
-    ``batch_size`` and ``seq_len`` are what ``build`` takes where nothing is given, ``longest`` is the most
-    positions that the model can tell apart. ``inputs`` are the names of its [batch, sequence] inputs.
+    ``batch_size`` and ``seq_len`` are what ``build`` takes where nothing is given; ``seq_len`` is None for models
+    of pictures. ``longest`` is the most positions that the model can tell apart.
     """
 
     name: str
-    layers: int
+    model_class: str
+    config_class: str
+    config: Mapping[str, Any]
     batch_size: int
-    seq_len: int
-    longest: int
-    inputs: tuple[str, ...]
-    make: Callable[[int], nn.Module]
+    kind: str
+    seq_len: int | None = None
+    longest: int | None = None
+
+    def architecture(self, layers: int | None = None) -> Architecture:
+        """The model's class and configuration, of the published depth or of ``layers``."""
+        import transformers
+
+        config = getattr(transformers, self.config_class)(**self.config)
+        if layers is not None:
+            set_layers(config, self.name, layers)
+        return Architecture(model_class=getattr(transformers, self.model_class), config=config, kind=self.kind)
 
     def build(
         self, *, batch_size: int | None = None, seq_len: int | None = None, layers: int | None = None
     ) -> tuple[nn.Module, Inputs]:
-        """The model and int64 example inputs of the global batch, all on meta.
+        """The model and example inputs of the global batch, all on meta.
 
-        Raises ``UsageError`` for a size below 1 or a sequence longer than the model has positions.
+        Raises ``UsageError`` for a size below 1, a sequence longer than the model has positions, or a sequence
+        length for a model of pictures.
         """
-        sizes = {
-            "batch-size": self.batch_size if batch_size is None else batch_size,
-            "seq-len": self.seq_len if seq_len is None else seq_len,
-            "layers": self.layers if layers is None else layers,
-        }
-        check_sizes(self.name, sizes, longest=self.longest)
-        return self.make(sizes["layers"]), token_inputs(self.inputs, sizes["batch-size"], sizes["seq-len"])
-
-
-def check_sizes(name: str, sizes: dict[str, int], *, longest: int | None) -> None:
-    """Raise ``UsageError`` naming the first size that the model ``name`` cannot have."""
-    for option, size in sizes.items():
-        if size < 1:
-            raise UsageError(f"{name}: --{option} is {size}; it must be 1 or more")
-    seq_len = sizes["seq-len"]
-    if longest is not None and seq_len > longest:
-        raise UsageError(
-            f"{name}: --seq-len is {seq_len}, but the model has {longest} positions; give {longest} or less",
-            details={"model": name, "seq_len": seq_len, "longest": longest},
-        )
-
-
-def token_inputs(names: tuple[str, ...], batch_size: int, seq_len: int) -> Inputs:
-    """An int64 tensor [batch_size, seq_len] on meta for each name."""
-    import torch
-
-    return {name: torch.empty((batch_size, seq_len), dtype=torch.int64, device="meta") for name in names}
+        if seq_len is not None and self.seq_len is None:
+            raise UsageError(f"{self.name}: a model of pictures has no sequence length; leave out --seq-len")
+        batch_size = self.batch_size if batch_size is None else batch_size
+        seq_len = self.seq_len if seq_len is None else seq_len
+        sizes = {"batch-size": batch_size, "seq-len": seq_len, "layers": layers}
+        check_sizes(self.name, {key: size for key, size in sizes.items() if size is not None}, longest=self.longest)
+        made = self.architecture(layers)
+        return made.build(), made.example(batch_size, seq_len or 0)

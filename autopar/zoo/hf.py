@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autopar.ir.errors import UsageError
-from autopar.zoo.entry import Inputs, check_sizes, token_inputs
+from autopar.zoo.architecture import Architecture
+from autopar.zoo.kinds import Inputs, check_sizes
+from autopar.zoo.reduce import POSITIONS, set_layers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,12 +16,10 @@ if TYPE_CHECKING:
 DEFAULT_BATCH_SIZE = 8
 DEFAULT_SEQ_LEN = 1024
 
-_INPUTS = {
-    "CausalLM": ("input_ids", "labels"),
-    "MaskedLM": ("input_ids", "attention_mask", "labels"),
-}
-_KIND_BY_SUFFIX = {"ForCausalLM": "CausalLM", "LMHeadModel": "CausalLM", "ForMaskedLM": "MaskedLM"}
-_POSITIONS = ("max_position_embeddings", "n_positions")
+_KIND_BY_SUFFIX = {
+    "ForCausalLM": "causal", "LMHeadModel": "causal", "ForMaskedLM": "masked", "ForImageClassification": "image",
+    "ForConditionalGeneration": "translation", "WithLMHeadModel": "translation",
+}  # fmt: skip
 
 
 def build_hf(
@@ -32,20 +31,23 @@ def build_hf(
     class is the first of ``architectures``, else the causal or masked language model of the model type.
     Raises ``UsageError`` where there is no such configuration or the model is of another kind.
     """
-    config = _read_config(source)
-    if layers is not None:
-        _set_layers(config, source, layers)
-    longest = _longest(config)
+    made = architecture(source, layers)
+    longest = _longest(made.config)
+    if seq_len is not None and made.kind == "image":
+        raise UsageError(f"{source}: a model of pictures has no sequence length; leave out --seq-len")
     seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN) if seq_len is None else seq_len
     batch_size = DEFAULT_BATCH_SIZE if batch_size is None else batch_size
     check_sizes(source, {"batch-size": batch_size, "seq-len": seq_len}, longest=longest)
+    return made.build(), made.example(batch_size, seq_len)
+
+
+def architecture(source: str, layers: int | None = None) -> Architecture:
+    """The class and configuration that ``source`` stands for. Raises ``UsageError``."""
+    config = _read_config(source)
+    if layers is not None:
+        set_layers(config, f"hf:{source}", layers)
     model_class, kind = _model_class(config, source)
-
-    import torch
-
-    with torch.device("meta"):
-        model: nn.Module = model_class(config)
-    return model, token_inputs(_INPUTS[kind], batch_size, seq_len)
+    return Architecture(model_class=model_class, config=config, kind=kind)
 
 
 def _read_config(source: str) -> Any:
@@ -65,45 +67,36 @@ def _read_config(source: str) -> Any:
         ) from error
 
 
-def _set_layers(config: Any, source: str, layers: int) -> None:
-    """Change the depth, and lists that hold one item a layer with it."""
-    check_sizes(source, {"layers": layers, "seq-len": 1}, longest=None)
-    before = getattr(config, "num_hidden_layers", None)
-    if not isinstance(before, int):
-        raise UsageError(
-            f"hf:{source}: a {config.model_type} configuration has no number of layers to change"
-        )
-    for key, value in list(vars(config).items()):
-        if key.endswith("layer_types") and isinstance(value, list) and len(value) == before:
-            setattr(config, key, list(itertools.islice(itertools.cycle(value), layers)))
-    config.num_hidden_layers = layers
-
-
 def _longest(config: Any) -> int | None:
     """Positions of a learned table; None for rotary models, which have no such table."""
     if getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
         return None
-    found = (getattr(config, key, None) for key in _POSITIONS)
+    found = (getattr(config, key, None) for key in POSITIONS)
     return next((value for value in found if isinstance(value, int) and value > 0), None)
 
 
 def _model_class(config: Any, source: str) -> tuple[Any, str]:
-    """The class to build and its kind, a key of ``_INPUTS``."""
+    """The class to build and its kind, a key of ``kinds.KINDS``."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
     if config.architectures:
         name = config.architectures[0]
     elif config.is_encoder_decoder:
-        name = None
+        speech = auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.get(config.model_type)
+        name = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, speech)
     else:
         causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
         name = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(config.model_type, causal)
     kind = next((kind for suffix, kind in _KIND_BY_SUFFIX.items() if name and name.endswith(suffix)), None)
+    if kind == "translation" and hasattr(config, "num_mel_bins"):
+        kind = "speech"
+    elif kind == "translation" and not config.is_encoder_decoder:
+        kind = None
     if name is None or kind is None or not hasattr(transformers, name):
         raise UsageError(
-            f"hf:{source}: {name or config.model_type} is not a causal or masked language model; write a "
-            f"function that returns (model, example_inputs) and give it as package.module:function",
+            f"hf:{source}: {name or config.model_type} is not a language model, a translator or a classifier of "
+            f"pictures; write a function that returns (model, example_inputs) and give it as package.module:function",
             details={"source": source, "architecture": name, "model_type": config.model_type},
         )
     return getattr(transformers, name), kind

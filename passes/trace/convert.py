@@ -16,14 +16,15 @@ from autopar.ir.graph import Graph, Node, Operand, Value, sorted_attrs
 from autopar.ir.types import Attr, TensorType
 from autopar.passes.trace.aliases import Aliases
 from autopar.passes.trace.arguments import bind
+from autopar.passes.trace.assigns import DETACH, Write, with_assigns
+from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
 from autopar.passes.trace.source import source_of
-from autopar.passes.trace.writes import is_write, written_value
+from autopar.passes.trace.writes import is_write, tracks_statistics, written_value
 
 # What an fx node stands for: a value, nothing, or several of them.
 Bound: TypeAlias = "str | None | tuple[Bound, ...]"
 
-DETACH = "autopar.detach"
 _NO_EFFECT = (
     "aten._assert_tensor_metadata",
     "aten._assert_async",
@@ -60,11 +61,12 @@ class Reader:
         self._slots: dict[str, str] = {}  # parameter, buffer or constant -> its value
         self._module = program.graph_module
         self._aliases: Aliases | None = None
-        if any(is_write(node) for module in self._module.modules() for node in module.graph.nodes):
+        every = (node for module in self._module.modules() for node in module.graph.nodes)
+        if any(is_write(node) or tracks_statistics(node) for node in every):
             self._aliases = Aliases(self.emit)
 
-    def read(self, input_names: tuple[str, ...]) -> tuple[Graph, tuple[str, ...]]:
-        """The graph, and the names of the buffers whose new values end its outputs."""
+    def read(self, input_names: tuple[str, ...], loss: int | None) -> tuple[Graph, tuple[str, ...]]:
+        """The graph, and the names of the buffers that it changes. ``loss``: its index among the outputs."""
         specs = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
         inputs = iter(input_names)
         placeholders = [node for node in self._program.graph.nodes if node.op == "placeholder"]
@@ -84,10 +86,10 @@ class Reader:
                     f"the model holds {spec.target}, a {spec.kind.name}, which is not supported"
                 )
         returned = self._body(self._module)
-        outputs = [self._current(name) for name in returned if isinstance(name, str)]
+        outputs = tuple(self._current(name) for name in returned if isinstance(name, str))
         updates = self._updates()
-        outputs += [self._current(self._slots[fqn]) for fqn in updates]
-        return Graph(name="main", nodes=_live(self.nodes, outputs), outputs=tuple(outputs)), updates
+        nodes, outputs = with_assigns(self.nodes, outputs, loss, tuple(updates.values()), self._learns)
+        return Graph(name="main", nodes=_live(nodes, list(outputs)), outputs=outputs), tuple(updates)
 
     def emit(
         self,
@@ -184,6 +186,8 @@ class Reader:
             return None
         if name in _TRANSPARENT:
             return self._env[node.args[0]]  # type: ignore[index]
+        if communicates(name):
+            raise UnsupportedError(f"{refusal(name)} ({source})")
         if is_write(node):
             return self._write(node, target, source)
         operands, attrs = bind(node, target, self._lookup, source or name)
@@ -198,6 +202,8 @@ class Reader:
         types = tuple(tensor_type(item, source or name) for item in vals)
         if name in _CASTS:
             name, attrs = "aten.to.dtype", {"dtype": types[0].dtype}
+        if tracks_statistics(node):
+            return self._batch_norm(node, tuple(operands), attrs, types[0], source)
         names = self._emit(name, tuple(operands), attrs, types, source, node.name)
         if self._aliases is not None:
             self._note_aliases(node, names, vals)
@@ -242,18 +248,39 @@ class Reader:
             self._aliases.root(detached, self._types[name])
         return detached
 
-    def _updates(self) -> tuple[str, ...]:
-        """Buffers that are written in place; UnsupportedError if a parameter or constant is."""
+    def _batch_norm(
+        self, node: fx.Node, operands: tuple[Operand, ...], attrs: dict[str, Attr], type_: TensorType, source: str
+    ) -> str:
+        """A batch_norm that trains: it writes the statistics that it keeps, though its schema does not say so."""
+        assert self._aliases is not None
+        kept = [self._env[item] for item in node.args[3:5] if isinstance(item, fx.Node)]
+        assert isinstance(kept[0], str) and isinstance(kept[1], str)
+        given = {name: value for name, value in attrs.items() if name in ("momentum", "eps")}
+        types = (type_, *(self._types[str(name)] for name in kept))
+        result, *news = self._emit("autopar.batch_norm", operands, given, types, source, node.name)
+        for name, new in zip(kept, news, strict=True):
+            self._learns.discard(new)
+            self._aliases.write(str(name), new, source)
+        self._aliases.root(result, type_)
+        return result
+
+    def _updates(self) -> dict[str, Write]:
+        """By name, the buffers that are written; UnsupportedError if a parameter or constant is."""
         if self._aliases is None:
-            return ()
+            return {}
         written = [fqn for fqn, name in self._slots.items() if self._aliases.written(name)]
-        buffers = {node.attr("fqn") for node in self.nodes if node.target == "buffer"}
+        buffers = {str(node.attr("fqn")) for node in self.nodes if node.target == "buffer"}
         for fqn in written:
             if fqn not in buffers:
                 raise UnsupportedError(
                     f"the model writes to {fqn} in its forward; only buffers may be written"
                 )
-        return tuple(written)
+        news = {fqn: self._current(self._slots[fqn]) for fqn in written}
+        sources = {value.name: node.source for node in self.nodes for value in node.results}
+        return {
+            fqn: Write(buffer=self._slots[fqn], new=new, source=sources[new])
+            for fqn, new in news.items() if new != self._slots[fqn]
+        }  # fmt: skip
 
     def _write(self, node: fx.Node, op: torch._ops.OpOverload, source: str) -> Bound:
         assert self._aliases is not None
@@ -287,6 +314,11 @@ class Reader:
         if not isinstance(name, str):
             raise UnsupportedError(f"{node.name} is no single tensor ({source_of(node, self._prefix)})")
         return self._current(name)
+
+
+def is_read(target: str) -> bool:
+    """Whether the reader itself knows the operation: it has no effect, or only says where a tensor lies."""
+    return target.startswith(_NO_EFFECT) or target in (*_CASTS, *_TRANSPARENT)
 
 
 def _live(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:

@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn.modules import transformer
 
 from autopar.ir.errors import UnsupportedError
+from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
+from autopar.passes.trace.communication import failed_call, no_collectives, refusal
 from autopar.passes.trace.failure import placed, trace_error
 from autopar.passes.trace.structure import Structure
 
@@ -49,6 +51,10 @@ class FlatModel(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = self._in_spec.unflatten(tensors)
+        with replaced_buffers_written(self.model):
+            return self._run(args, kwargs)
+
+    def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         if self._loss_fn is None:
             out = self.model(*args, **kwargs)
             flat, self.returned.spec = Structure.of(out)
@@ -76,14 +82,21 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
     """The exported program of ``flat_model``.
 
     Requires: the model's tensors and ``tensors`` are stand-ins. Raises: TraceError with the module and
-    the source line; UnsupportedError for a ``torch.autograd.Function``, whose backward would be lost.
+    the source line; UnsupportedError for a ``torch.autograd.Function``, whose backward would be lost, and for
+    communication in forward.
     """
-    with torch.enable_grad(), _quiet(), _no_custom_functions(), _masks_not_inspected():
+    with (
+        torch.enable_grad(), _quiet(), _no_custom_functions(), no_collectives(), _masks_not_inspected(),
+        batch_norms_of_one_device(),
+    ):  # fmt: skip
         try:
             return torch.export.export(flat_model, tuple(tensors), strict=False)
         except UnsupportedError as error:
             raise placed(error, flat_model.model) from None
         except Exception as error:  # noqa: BLE001 - a user's forward may raise anything
+            call = failed_call(error.__traceback__)
+            if call is not None:
+                raise placed(refusal(call).with_traceback(error.__traceback__), flat_model.model) from None
             first = trace_error(error, flat_model.model)
         try:
             return torch.export.export(flat_model, tuple(tensors), strict=True)

@@ -58,7 +58,8 @@ class Structure:
         )
 
     def describe(self) -> str:
-        return str(pytree.tree_unflatten(list(self.statics), self.spec)).replace(f"'{self.TENSOR}'", "tensor")
+        shown = repr(pytree.tree_unflatten(list(self.statics), self.spec))
+        return shown.replace(repr(self.TENSOR), "tensor")
 
 
 def tensor_names(named: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +9,16 @@ import torch
 from torch import nn
 
 from autopar.ir.errors import UsageError
-from autopar.passes.trace.convert import Reader
+from autopar.ir.optable import TABLE
+from autopar.passes.canonicalize import RULES
+from autopar.passes.trace.buffers import refuse_cumulative_averages
+from autopar.passes.trace.calling import calling
+from autopar.passes.trace.communication import refuse_distributed
+from autopar.passes.trace.composite import write_out
+from autopar.passes.trace.convert import Reader, is_read
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
-from autopar.passes.trace.structure import Structure, tensor_names
+from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.traced import Traced
 
 _HALF = {None: None, "bf16": "bf16", "fp16": "f16"}
@@ -39,9 +44,12 @@ def trace(
     """
     if mixed_precision not in _HALF:
         raise UsageError(f"mixed_precision={mixed_precision!r}: one of None, 'bf16', 'fp16'")
+    refuse_distributed(model)
     args, kwargs = _call(example_inputs, loss_fn)
     tensors, in_spec = Structure.of((args, kwargs))
-    input_names = _input_names(model, args, kwargs)
+    called = calling(model, args, kwargs, target=loss_fn is not None)
+    input_names = tuple(name for entry in called.entries.values() for name in entry.inputs)
+    refuse_cumulative_averages(model)
     stand_ins = StandIns(_HALF[mixed_precision])
     parameters = describe_parameters(model, stand_ins)
     fakes = [stand_ins.of(tensor.detach(), lower=True) for tensor in tensors]
@@ -50,14 +58,16 @@ def trace(
         program = export(flat_model, fakes)
     names = {PREFIX + fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
     frozen = frozenset(info.fqn for info in parameters if not info.trainable)
+    write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
     reader = Reader(program, names, frozen, PREFIX)
-    graph, updates = reader.read(input_names)
     returned = flat_model.returned
+    graph, updates = reader.read(input_names, returned.loss)
     assert returned.spec is not None
     return Traced(
         graph=graph,
         parameters=parameters,
         input_names=input_names,
+        calling=called,
         in_spec=in_spec,
         out_spec=returned.spec,
         loss_output=returned.loss,
@@ -83,18 +93,3 @@ def _call(given: Any, loss_fn: Loss | None) -> tuple[tuple[Any, ...], dict[str, 
     if len(given) < 2:
         raise UsageError("with loss_fn, the last of example_inputs is the target: (*inputs, target)")
     return tuple(given[:-1]), {"target": given[-1]}
-
-
-def _input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """A name for each input tensor: the parameter of forward it is given as, and the path inside."""
-    positional: list[str] = []
-    for name, parameter in inspect.signature(model.forward).parameters.items():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            positional.append(name)
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            positional += [f"{name}.{i}" for i in range(len(args) - len(positional))]
-    if len(args) > len(positional):
-        raise UsageError(
-            f"forward takes {len(positional)} positional arguments, example_inputs has {len(args)}"
-        )
-    return tuple(tensor_names({**dict(zip(positional, args, strict=False)), **kwargs}))

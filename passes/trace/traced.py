@@ -8,6 +8,7 @@ import torch
 
 from autopar.ir.graph import Graph
 from autopar.ir.types import TensorType
+from autopar.passes.trace.calling import Calling
 from autopar.passes.trace.structure import Structure
 
 
@@ -32,9 +33,10 @@ class ParamInfo:
 class Traced:
     """The model's forward as a Graph, and what is needed to call it as the model is called.
 
-    ``graph.outputs`` are the tensors of the model's output, flattened, then the new values of the
-    buffers named in ``updates``. ``input_names`` are the ``name`` attributes of the ``input`` nodes, in
-    the order of ``in_spec``. ``constants`` holds the tensors of the ``constant`` nodes.
+    ``graph.outputs`` are the tensors of the model's output, flattened; ``updates`` names the buffers that the
+    forward changes, which ``autopar.assign`` nodes do. ``input_names`` are the ``name`` attributes of the
+    ``input`` nodes, in the order of ``in_spec``; ``calling`` finds them in a call. ``constants`` holds the
+    tensors of the ``constant`` nodes.
     ``loss_output`` is the index of the loss in ``graph.outputs``; None if the model returns none.
     """
 
@@ -42,6 +44,7 @@ class Traced:
     parameters: tuple[ParamInfo, ...]
     input_names: tuple[str, ...]
     in_spec: Structure
+    calling: Calling
     out_spec: Structure
     loss_output: int | None
     updates: tuple[str, ...] = ()

@@ -26,6 +26,14 @@ def is_write(node: fx.Node) -> bool:
     return target._schema.is_mutable
 
 
+def tracks_statistics(node: fx.Node) -> bool:
+    """Whether a call is a batch_norm that trains and keeps running statistics, which it then changes."""
+    if node.target is not torch.ops.aten.batch_norm.default:
+        return False
+    _, _, _, mean, variance, training, *_ = node.args
+    return bool(training) and isinstance(mean, fx.Node) and isinstance(variance, fx.Node)
+
+
 def written_value(node: fx.Node, op: torch._ops.OpOverload, lookup: Lookup, emit: Emit, source: str) -> str:
     """The value that the first argument of ``node`` holds after it; UnsupportedError if that is unknown."""
     written = [argument.name for argument in op._schema.arguments if argument.is_write]

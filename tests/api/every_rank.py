@@ -25,13 +25,15 @@ from autopar.ir.graph import Node
 from autopar.ir.layout import R
 from autopar.ir.program import Program
 from autopar.runtime import collectives
-from autopar.runtime.assemble import needed
+from autopar.runtime.assemble import needed, written_names
 from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
 from autopar.runtime.devices import Here, here
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.inputs import graph_inputs, inputs_of
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.program import build, stored_nodes
+from autopar.runtime.unanimous import Unanimous
+from autopar.runtime.updates import Updates
 
 # Operations of torch's dispatcher by the names of torch.distributed: NCCL has all of these, and no others are known.
 NAMES = {
@@ -146,7 +148,8 @@ def trained(program: Program, rank: int) -> Sent:
             for name, entry in inputs_of(program).items()
         }
         recorder = Recorder()
-        with recorder:
+        # The ranks' agreement on their inputs reads a number, which a fake tensor does not have.
+        with recorder, mock.patch.object(Unanimous, "run", lambda self, prepare: prepare()):
             model.train_step(**batch)
             model.clip_grad_norm_(1.0)
     return recorder.calls
@@ -207,7 +210,8 @@ def _run(program: Program, at: Here) -> None:
             def read(name: str, given: dict[str, Node] = given) -> Tensor:
                 return stored(given[name].with_attrs(fqn=name))
 
-            instances.append(Instance(blocks[block.name], names, None, read, block.name in program.recompute))
+            recompute, written = block.name in program.recompute, written_names(block, slots)
+            instances.append(Instance(blocks[block.name], names, None, read, recompute, written, Updates({})))
         return chain(instances, int(str(node.attr("carried", 0))))
 
     values: dict[str, Tensor] = {
@@ -224,5 +228,5 @@ def _run(program: Program, at: Here) -> None:
     main = build(graph, at.coordinate, at.groups, meta, calls=call_of)
     for index in range(program.microbatches):
         parts = [entry.microbatch(values[entry.name], index) for entry in graph_inputs(graph)]
-        (loss,) = main(*parts, *(stored(node) for node in stored_nodes(graph)))
+        loss, *_ = main(*parts, *(stored(node) for node in stored_nodes(graph)))
         loss.backward()

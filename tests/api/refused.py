@@ -50,6 +50,16 @@ def custom() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Custom(), (torch.randn(8, 16),)
 
 
+class Reducing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        torch.distributed.all_reduce(x)
+        return x
+
+
+def reducing() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return nn.Sequential(nn.Linear(16, 16), Reducing()), (torch.randn(8, 16),)
+
+
 class Counting(nn.Module):
     """Batch normalisation changes its statistics in forward."""
 

@@ -66,6 +66,7 @@ def test_usage_ends_with_2(capsys, words, names):
     [
         ("branching", ("TraceError", "(Net)", "ranks.py:", "if self.breaks and h.sum() > 0:")),
         ("custom", ("UnsupportedError", "refused.Twice", "module: layers.1 (Inner)", "refused.py:")),
+        ("reducing", ("UnsupportedError", "torch.distributed.all_reduce", "module: 1 (Reducing)", "refused.py:")),
         ("counting", ("UnsupportedError", "buffer norm.")),
     ],
 )

@@ -22,7 +22,7 @@ class Family:
 
     name: str
     build: Callable[[], nn.Module]
-    batch: Callable[[], dict[str, Tensor]]
+    batch: Callable[[], dict[str, Any]]
     tolerance: float = 1e-6
     loss_fn: Callable[[Any, Tensor], Tensor] | None = None
 

@@ -31,7 +31,8 @@ def _pairs() -> dict[str, Tensor]:
 
 def _segments() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(4)
-    return {"pixel_values": normal(BATCH, 3, 32, 32), "labels": torch.randint(0, 4, (BATCH, 32, 32), generator=generator)}
+    labels = torch.randint(0, 4, (BATCH, 32, 32), generator=generator)
+    return {"pixel_values": normal(BATCH, 3, 32, 32), "labels": labels}
 
 
 _TEXT = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48,
@@ -43,7 +44,7 @@ _VIEW = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "i
 VISION: tuple[Family, ...] = (
     _classifier("vit", "ViTForImageClassification", "ViTConfig", num_hidden_layers=2, hidden_size=32,
                 num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8),
-    Family(name="clip", batch=lambda: {**_pairs(), "return_loss": True},  # type: ignore[dict-item]
+    Family(name="clip", batch=lambda: {**_pairs(), "return_loss": True},
            build=from_transformers("CLIPModel", "CLIPConfig", text_config=_TEXT, vision_config=_VIEW,
                                    projection_dim=16)),
     _classifier("swin", "SwinForImageClassification", "SwinConfig", image_size=32, patch_size=4, embed_dim=16,

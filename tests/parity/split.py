@@ -14,6 +14,7 @@ from tests.parity.planned import Planned
 PRODUCTS = (
     "aten.linear.default",
     "aten.matmul.default",
+    "aten.convolution.default",
     "aten.scaled_dot_product_attention.default",
     "autopar.sdpa_rows",
 )
@@ -25,6 +26,9 @@ def product_flops(node: Node, types: dict[str, Value]) -> int:
     if "sdpa" in node.target or "scaled_dot" in node.target:
         *batch, rows, depth = shapes[0]
         return 4 * math.prod(batch) * rows * shapes[1][-2] * depth
+    if node.target == "aten.convolution.default":
+        counted = shapes[0] if node.attr("transposed") else node.result.type.shape
+        return 2 * math.prod(counted) * math.prod(shapes[1][1:])
     return 2 * node.result.type.numel * shapes[0][-1]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 from autopar.passes.assignment import decode
@@ -12,10 +9,10 @@ from autopar.passes.build import build
 from autopar.passes.candidate import with_time
 from autopar.passes.conversions import Conversions
 from autopar.passes.lower import lower
-from autopar.passes.problem import FORBIDDEN, Problem, Segment
 from autopar.passes.solve import solve
 from tests.lowered import pricing_of
 from tests.parity.planned import MEMORY_BYTES, Case, Planned, check, mesh_of, places, prepared, run
+from tests.parity.shuffled import shuffled
 
 MODELS = ("gpt2", "llama", "bert")
 FEW = [
@@ -28,22 +25,6 @@ MANY = [
     *((name, "dp=2,tp=2", 2, seed) for name in MODELS for seed in (0, 1)),
     *((name, "x=2,dp=2", 1, seed) for name in MODELS for seed in (0, 1)),
 ]  # fmt: skip
-
-
-def shuffled(problem: Problem, seed: int) -> Problem:
-    """The same variables, what is forbidden still forbidden, all prices drawn at random."""
-    rng = np.random.default_rng(seed)
-
-    def segment(old: Segment) -> Segment:
-        tables = []
-        for table in old.tables:
-            prices = rng.integers(0, 1000, table.sync_ns.shape)
-            sync = np.where(table.sync_ns >= FORBIDDEN, FORBIDDEN, prices).astype(np.int64)
-            tables.append(replace(table, sync_ns=sync, hide_ns=None, cover_ns=None, bytes=None, transient_bytes=None))
-        return replace(old, tables=tuple(tables))
-
-    chains = tuple(replace(chain, segment=segment(chain.segment)) for chain in problem.chains)
-    return Problem(root=segment(problem.root), chains=chains)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,22 @@ def test_axes_of_one_factor_stack() -> None:
     assert not any(key.startswith("*b0 *b0 *b0") for key in found)
 
 
+def test_axes_of_one_factor_do_not_reach_into_the_factor_behind_it() -> None:
+    """Two groups cannot be split four ways, although their channels could."""
+    text = """
+    graph @g {
+      %x: f64[4,8,5] = param() {fqn="x"}
+      %w: f64[8,4,3] = param() {fqn="w"}
+      %y: f64[4,8,3] = aten.convolution.default(%x, %w) {stride=(1,), padding=(0,), dilation=(1,), transposed=false, output_padding=(0,), groups=2}
+      return %y
+    }
+    """  # noqa: E501
+    mesh = Mesh((("a", 2), ("b", 2)))
+    found = {" ".join(chosen.text(mesh).values()) for chosen in legal(text, "y", mesh)}
+    assert {"g -", "- g", "n g", "n n"} <= found
+    assert "g g" not in found
+
+
 def test_an_odd_extent_is_not_split() -> None:
     text = LINEAR.replace("24", "25")
     assert set(table(legal(text, "y", Mesh((("t", 2),)), x=(None, None)), Mesh((("t", 2),)))) == {"*b0", "k", "-"}

@@ -2,77 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
-
-import torch
-
 from autopar.ir.types import Attr
+from tests.rules.example import Example, Operand, bools, call, f, fixed, ints, positive
+from tests.rules.examples_indexing import INDEXING
+from tests.rules.examples_spatial import SPATIAL
 
-
-@dataclass(frozen=True)
-class Arg:
-    """One tensor operand. kind: float, positive, fixed (a float without gradient), int (below ``high``), bool."""
-
-    shape: tuple[int, ...]
-    kind: str = "float"
-    high: int = 2
-
-    def draw(self, generator: torch.Generator) -> torch.Tensor:
-        if self.kind == "bool":
-            return torch.rand(self.shape, generator=generator) < 0.6
-        if self.kind == "int":
-            return torch.randint(0, self.high, self.shape, generator=generator)
-        values = torch.randn(self.shape, generator=generator, dtype=torch.float64)
-        return values.abs() + 0.5 if self.kind == "positive" else values
-
-    @property
-    def trains(self) -> bool:
-        return self.kind in ("float", "positive")
-
-
-Operand: TypeAlias = "Arg | None | tuple[Arg | None, ...]"
-
-
-@dataclass(frozen=True)
-class Example:
-    """A call: operands in schema order, all else in ``attrs``."""
-
-    target: str
-    operands: tuple[Operand, ...] = ()
-    attrs: tuple[tuple[str, Attr], ...] = ()
-
-    def __str__(self) -> str:
-        shapes = [str(list(o.shape)) if isinstance(o, Arg) else "none" if o is None else "list" for o in self.operands]
-        attrs = [f"{key}={value}" for key, value in self.attrs]
-        return f"{self.target}({', '.join([*shapes, *attrs])})".replace(" ", "")
-
-
-def f(*shape: int) -> Arg:
-    return Arg(shape)
-
-
-def positive(*shape: int) -> Arg:
-    return Arg(shape, "positive")
-
-
-def fixed(*shape: int) -> Arg:
-    return Arg(shape, "fixed")
-
-
-def ints(high: int, *shape: int) -> Arg:
-    return Arg(shape, "int", high)
-
-
-def bools(*shape: int) -> Arg:
-    return Arg(shape, "bool")
-
-
-EXAMPLES: list[Example] = []
+EXAMPLES: list[Example] = [*SPATIAL, *INDEXING]
 
 
 def ex(target: str, *operands: Operand, **attrs: Attr) -> None:
-    EXAMPLES.append(Example(target, operands, tuple(sorted(attrs.items()))))
+    EXAMPLES.append(call(target, *operands, **attrs))
 
 
 def _pointwise() -> None:
@@ -221,15 +160,11 @@ def _whole() -> None:
     ex("aten.arange.default", end=12, dtype="i64")
     ex("aten.arange.start", start=3, end=9, dtype="i64")
     ex("aten.arange.start_step", start=0, end=12, step=3, dtype="i64")
-    ex("aten.full.default", size=(4, 6), fill_value=1.5, dtype="f64")
     ex("aten.zeros.default", size=(12,), dtype="f64")
     ex("aten.ones.default", size=(12,), dtype="f64")
     ex("aten.scalar_tensor.default", s=2.5, dtype="f64")
     ex("aten.eye.default", n=4, dtype="f64")
     ex("aten.diff.default", f(12, 4))
-    ex("aten.tril.default", f(4, 12))
-    ex("aten.triu.default", f(4, 12), diagonal=1)
-    ex("aten.index.Tensor", f(12, 4), (None, ints(4, 6)))
     ex("aten.new_ones.default", f(12), size=(3, 4))
     ex("aten.new_zeros.default", f(12), size=(3, 4))
     ex("aten.new_full.default", f(12), size=(3, 4), fill_value=2.0)
@@ -238,11 +173,24 @@ def _whole() -> None:
 def _losses() -> None:
     ex("autopar.row_max", f(4, 6, 12))
     ex("autopar.row_max", f(5, 12))
-    ex("autopar.cross_entropy_stats", f(4, 6, 12), ints(12, 4, 6), fixed(4, 6), ignore_index=3)
-    ex("autopar.cross_entropy_stats", f(7, 12), ints(12, 7), fixed(7))
+    stats = "autopar.cross_entropy_stats"
+    ex(stats, f(4, 6, 12), ints(12, 4, 6), fixed(4, 6), ignore_index=3)
+    ex(stats, f(7, 12), ints(12, 7), fixed(7))
+    ex(stats, f(7, 12), ints(12, 7), fixed(7), label_smoothing=0.2, classes=12)
+    ex(stats, f(4, 12), ints(12, 4), fixed(4), fixed(12), ignore_index=2)
+    ex(stats, f(2, 5, 12), ints(12, 2, 5), fixed(2, 5), fixed(12), label_smoothing=0.1, classes=12)
+    ex("autopar.soft_cross_entropy_stats", f(4, 12), f(4, 12), fixed(4))
+    ex("autopar.soft_cross_entropy_stats", f(4, 3, 12), fixed(4, 3, 12), fixed(4, 3), fixed(12), label_smoothing=0.1,
+       classes=12)  # fmt: skip
     ex("autopar.cross_entropy_from_stats", positive(4, 6, 2), ints(12, 4, 6), ignore_index=3)
-    ex("autopar.cross_entropy", f(4, 6, 12), ints(12, 4, 6), ignore_index=3)
-    ex("autopar.cross_entropy", f(12, 5), ints(5, 12), fixed(5), label_smoothing=0.1)
+    ex("autopar.cross_entropy_from_stats", positive(4, 3), ints(12, 4))
+    ex("autopar.cross_entropy_rows_from_stats", positive(4, 6, 2), ints(12, 4, 6), ignore_index=3)
+    ex("autopar.cross_entropy_rows_from_stats", positive(4, 6, 3))
+    for name in ("cross_entropy", "cross_entropy_rows"):
+        ex(f"autopar.{name}", f(4, 6, 12), ints(12, 4, 6), ignore_index=3)
+        ex(f"autopar.{name}", f(12, 5), ints(5, 12), fixed(5), label_smoothing=0.1)
+    ex("autopar.soft_cross_entropy_rows", f(4, 12), f(4, 12))
+    ex("autopar.soft_cross_entropy_rows", f(4, 3, 12), fixed(4, 3, 12), fixed(12), label_smoothing=0.1)
     ex("autopar.count_targets", ints(4, 12, 5), ignore_index=2)
     ex("autopar.count_targets", ints(4, 12), fixed(4), ignore_index=2)
 
@@ -261,4 +209,7 @@ for group in (_pointwise, _products, _reductions, _views, _whole, _losses, _draw
     group()
 
 # Rows that cannot be run by themselves, and why.
-NOT_RUN = {"autopar.sdpa_dropout": "draws with a seed of its own on every device: no plan draws what another does"}
+NOT_RUN = {
+    "autopar.sdpa_dropout": "draws with a seed of its own on every device: no plan draws what another does",
+    "autopar.assign": "writes a buffer that the program stores; tests/state trains with it",
+}

@@ -15,7 +15,8 @@ from autopar.passes.losses import open_losses
 from autopar.passes.strategies import Strategy
 from autopar.runtime.simulate import simulate
 from tests.lowered import all_graphs, collectives, lowered, model_of
-from tests.rules.examples import EXAMPLES, NOT_RUN, Example
+from tests.rules.example import Example
+from tests.rules.examples import EXAMPLES, NOT_RUN
 from tests.rules.oracle import Case, case_of, check, some
 
 SQUARE = Mesh((("x", 2), ("y", 2)))
@@ -67,7 +68,7 @@ def offered(target: str, size: int = 2) -> set[str]:
         ("aten.scaled_dot_product_attention.default", {"b0", "g", "h", "sq", "-"}),
         ("autopar.cross_entropy_stats", {"v", "*b0", "*b1", "-"}),
         ("autopar.row_max", {"v", "*b0", "*b1", "-"}),
-        ("aten.linear.default", {"*b0", "*b1", "k", "n", "-"}),
+        ("aten.linear.default", {"*b0", "*b1", "k", "n", "P0", "P1", "-"}),
         ("aten.layer_norm.default", {"d0", "d1", "-"}),
         ("autopar.dropout", {"*b0", "*b1", "*b2", "*b3", "P0", "-"}),
     ],

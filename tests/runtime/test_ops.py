@@ -13,6 +13,7 @@ from autopar.ir.errors import IRError
 from autopar.ir.graph import Node, Operand, Value, sorted_attrs
 from autopar.ir.types import TensorType
 from autopar.runtime import autopar_ops as own
+from autopar.runtime import cross_entropy as losses
 from autopar.runtime.ops import run_node
 
 CPU = torch.device("cpu")
@@ -111,13 +112,13 @@ def test_vocabulary_parallel_cross_entropy_equals_the_whole(shards: int) -> None
 
     size = 8 // shards
     parts = [part.clone().requires_grad_() for part in logits.split(size, -1)]
-    top = torch.stack([own.row_max(part) for part in parts]).amax(0)
+    top = torch.stack([losses.row_max(part) for part in parts]).amax(0)
     stats = sum(
-        own.cross_entropy_stats(part, target, top, start=i * size, dtype=torch.float64)
+        losses.cross_entropy_stats(part, target, top, start=i * size, dtype=torch.float64)
         for i, part in enumerate(parts)
     )
     assert isinstance(stats, Tensor)
-    loss = own.cross_entropy_from_stats(stats, target)
+    loss = losses.cross_entropy_from_stats(stats, target)
     loss.backward()
     torch.testing.assert_close(loss, expected)
     assert whole.grad is not None
@@ -126,19 +127,19 @@ def test_vocabulary_parallel_cross_entropy_equals_the_whole(shards: int) -> None
 
 def test_cross_entropy_stats_passes_gradcheck() -> None:
     logits, target = double(3, 4).requires_grad_(), torch.tensor([5, 6, 0])
-    top = own.row_max(logits) + 1.0
+    top = losses.row_max(logits) + 1.0
     assert torch.autograd.gradcheck(
-        lambda x: own.cross_entropy_stats(x, target, top, start=4, dtype=torch.float64), (logits,)
+        lambda x: losses.cross_entropy_stats(x, target, top, start=4, dtype=torch.float64), (logits,)
     )
 
 
 def test_cross_entropy_and_its_denominator() -> None:
     logits, target, weight = double(2, 5, 8), torch.randint(0, 8, (2, 5)), double(8).abs()
     target[0, 1] = -100
-    torch.testing.assert_close(own.cross_entropy(logits, target), reference_loss(logits, target))
-    mean = own.cross_entropy(logits, target, weight) / own.count_targets(target, weight, dtype=torch.float64)
+    torch.testing.assert_close(losses.cross_entropy(logits, target), reference_loss(logits, target))
+    mean = losses.cross_entropy(logits, target, weight) / losses.count_targets(target, weight, dtype=torch.float64)
     torch.testing.assert_close(mean, F.cross_entropy(logits.flatten(0, 1), target.flatten(), weight))
-    assert own.count_targets(target, dtype=torch.float64).item() == 9.0
+    assert losses.count_targets(target, dtype=torch.float64).item() == 9.0
 
 
 def test_embedding_shards_sum_to_the_embedding() -> None:
@@ -167,5 +168,5 @@ def test_attention_of_a_slice_of_rows() -> None:
 
 def test_row_max_and_detach_stop_the_gradient() -> None:
     x = double(2, 3).requires_grad_()
-    assert not own.row_max(x).requires_grad
+    assert not losses.row_max(x).requires_grad
     assert not own.detach(x).requires_grad

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from autopar.ir.graph import Graph, Node
+from autopar.ir.graph import ASSIGN, Graph, Node, assigned
 from autopar.passes.trace import Traced
 
 DTYPES = {
@@ -20,13 +20,19 @@ DTYPES = {
 _DTYPE_KEYS = ("dtype",)
 
 
-def run(graph: Graph, sources: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def run(
+    graph: Graph, sources: Mapping[str, torch.Tensor], written: dict[str, torch.Tensor] | None = None
+) -> list[torch.Tensor]:
     """The outputs of ``graph``; ``sources`` holds inputs, parameters, buffers and constants by name.
 
-    Every result is checked against the type that the graph gives it.
+    Every result is checked against the type that the graph gives it. ``written`` learns the new values of
+    the buffers that the graph changes.
     """
     env: dict[str, Any] = {}
+    stored = graph.producers()
     for node in graph.nodes:
+        if node.target == ASSIGN and written is not None:
+            written.update((str(stored[buffer].attr("fqn")), env[new]) for buffer, new in assigned(node))
         if node.target in ("input", "param", "buffer", "constant"):
             results = [sources[str(node.attr("name") or node.attr("fqn"))]]
         else:
@@ -60,7 +66,7 @@ def call(node: Node, env: Mapping[str, Any]) -> Any:
             tensor = next(rest, None)
             if tensor is None and argument.name in attrs:
                 tensor, numbers = attrs[argument.name], True
-            if tensor is not None:
+            if tensor is not None or not argument.has_default_value():
                 given[argument.name] = tensor
         elif argument.name in attrs:
             given[argument.name] = attrs[argument.name]
@@ -70,27 +76,29 @@ def call(node: Node, env: Mapping[str, Any]) -> Any:
     return op(**given)
 
 
-def cross_entropy(
+def cross_entropy_rows(
     logits: torch.Tensor,
     target: torch.Tensor,
     weight: torch.Tensor | None = None,
     *,
-    ignore_index: int,
+    ignore_index: int = -100,
     label_smoothing: float = 0.0,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """The sum over all targets but ``ignore_index``."""
+    """The loss of every row, classes last; the target is an index or a row of probabilities."""
     if dtype is not None:
-        logits = logits.to(dtype)
-    flat = logits.reshape(-1, logits.shape[-1])
+        logits, weight = logits.to(dtype), None if weight is None else weight.to(dtype)
+    dims = (0, logits.dim() - 1, *range(1, logits.dim() - 1)) if logits.dim() > 2 else tuple(range(logits.dim()))
+    if target.is_floating_point():
+        target = target.to(logits.dtype).permute(dims)
     return F.cross_entropy(
-        flat,
-        target.reshape(-1),
-        weight,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
+        logits.permute(dims), target, weight, ignore_index=ignore_index, label_smoothing=label_smoothing,
+        reduction="none",
+    )  # fmt: skip
+
+
+def cross_entropy(*operands: torch.Tensor, **attrs: Any) -> torch.Tensor:
+    return cross_entropy_rows(*operands, **attrs).sum()
 
 
 def count_targets(
@@ -102,10 +110,37 @@ def count_targets(
     return (weight[target.where(valid, 0)] * valid).sum().to(dtype)
 
 
+def pick(x: torch.Tensor, index: torch.Tensor, *, lead: int) -> torch.Tensor:
+    """The elements of each row in turn."""
+    if lead == 0:
+        return x[index]
+    return torch.stack([pick(row, of_row, lead=lead - 1) for row, of_row in zip(x, index, strict=True)])
+
+
+def batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    *,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """In training, and the running statistics that follow."""
+    mean, variance = mean.clone(), variance.clone()
+    return F.batch_norm(x, mean, variance, weight, bias, True, momentum, eps), mean, variance
+
+
 OURS: dict[str, Any] = {
     "cross_entropy": cross_entropy,
+    "cross_entropy_rows": cross_entropy_rows,
+    "soft_cross_entropy_rows": cross_entropy_rows,
     "count_targets": count_targets,
     "detach": torch.Tensor.detach,
+    "pick": pick,
+    "batch_norm": batch_norm,
+    "assign": lambda value, buffers, news: value,
 }
 
 

@@ -102,7 +102,7 @@ def test_writes_to_pieces_of_a_split_reach_the_whole() -> None:
     assert_same(Model(), (torch.randn(4, 6).double(),))
 
 
-def test_new_values_of_written_buffers_follow_the_outputs() -> None:
+def test_written_buffers_are_assigned_their_new_values() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -117,4 +117,4 @@ def test_new_values_of_written_buffers_follow_the_outputs() -> None:
 
     traced, graph = assert_same(Counting(), (torch.randn(5, 3).double(),))
     assert traced.updates == ("calls", "mean")
-    assert len(graph.outputs) == 3
+    assert len(graph.outputs) == 1

@@ -63,16 +63,45 @@ def test_cross_entropy_is_a_sum_and_a_count_on_unflattened_logits(name: str) -> 
     assert not [name for name in found if "loss" in name]
 
 
+PROBABILITIES = torch.rand(6, 5).double().softmax(-1)
+ROWS, SOFT = "autopar.cross_entropy_rows", "autopar.soft_cross_entropy_rows"
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "target"),
     [
-        lambda x, t: F.cross_entropy(x.view(-1, 5), t.view(-1), reduction="none").sum(),
-        lambda x, t: F.cross_entropy(x.view(-1, 5), F.one_hot(t.clamp(0).view(-1), 5).double()),
+        (lambda x, t: F.cross_entropy(x.view(-1, 5), t.view(-1), reduction="none").sum(), ROWS),
+        (lambda x, t: F.cross_entropy(x.transpose(1, 2), t, WEIGHT, reduction="none").square().sum(), ROWS),
+        (lambda x, t: F.cross_entropy(x.view(6, 5), t.view(6), reduction="none", label_smoothing=0.3)[2:].sum(), ROWS),
+        (lambda x, t: F.nll_loss(F.log_softmax(x.view(-1, 5), 1), t.view(-1), reduction="none").sum(), ROWS),
+        (lambda x, t: F.cross_entropy(x.view(-1, 5), PROBABILITIES), SOFT),
+        (lambda x, t: F.cross_entropy(x.view(6, 5), PROBABILITIES, WEIGHT, label_smoothing=0.1, reduction="sum"), SOFT),
+        (lambda x, t: F.cross_entropy(x.transpose(1, 2), PROBABILITIES.view(2, 5, 3), reduction="none").sum(), SOFT),
+        (lambda x, t: F.cross_entropy(x.transpose(1, 2), PROBABILITIES.view(2, 5, 3), WEIGHT), SOFT),
+        (lambda x, t: F.cross_entropy(x.view(6, 5), x.view(6, 5).softmax(-1)), SOFT),
+        (lambda x, t: F.cross_entropy(x[0, 0], t[1, 1]), SUM),
+        (lambda x, t: x.log_softmax(-1).gather(2, t.clamp(0).unsqueeze(-1)).mean(), ROWS),
     ],
-    ids=["unreduced", "soft"],
-)
-def test_other_cross_entropies_stay_whole(body: Callable[..., torch.Tensor]) -> None:
+)  # fmt: skip
+def test_rows_and_probabilities_have_an_operation_of_their_own(
+    body: Callable[..., torch.Tensor], target: str
+) -> None:
     graph = canonical(body, torch.randn(2, 3, 5).double(), classes(2, 3))
+    found = {node.target for node in graph.nodes}
+    assert target in found
+    assert not [name for name in found if "loss" in name]
+
+
+def test_trained_weights_of_probabilities_are_left_to_torch() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(WEIGHT)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(x, PROBABILITIES, self.w)
+
+    graph = assert_same(Model(), (torch.randn(6, 5).double(),), tolerance=1e-12)[1]
     assert "aten.cross_entropy_loss.default" in {node.target for node in graph.nodes}
 
 

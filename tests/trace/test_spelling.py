@@ -27,7 +27,7 @@ VOCABULARY = {
     "aten.split_with_sizes.default", "aten.cat.default", "aten.pad.default", "aten.to.dtype",
     "aten.arange.start_step", "aten.full.default", "aten.ge.Tensor", "aten.logical_and.default",
     "aten.masked_fill.Scalar", "aten.gather.default", "aten.cos.default", "aten.sin.default",
-    "aten.conv2d.default",
+    "aten.convolution.default",
 }  # fmt: skip
 
 

@@ -320,8 +320,9 @@ def test_registered_operators_are_kept_whole() -> None:
     assert "autopar_tests.tripled.default" in targets(graph)
 
 
-def test_batch_norm_stays_whole_and_counts_its_batches() -> None:
+def test_batch_norm_is_sums_over_the_batch_and_changes_its_buffers() -> None:
     model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)).double()
     traced, graph = assert_same(model, (torch.randn(4, 6).double(),))
-    assert "aten.batch_norm.default" in targets(graph)
-    assert traced.updates == ("1.num_batches_tracked",)
+    assert "aten.batch_norm.default" not in targets(graph)
+    assert sum(node.target == "autopar.assign" for node in graph.nodes) == 1
+    assert traced.updates == ("1.running_mean", "1.running_var", "1.num_batches_tracked")

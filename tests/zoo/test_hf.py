@@ -107,15 +107,27 @@ def test_a_rotary_model_may_go_beyond_its_positions(config):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"model_type": "t5"},
-        {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
+        {"model_type": "vit", "architectures": ["ViTModel"]},
+        {"model_type": "vit_mae"},
         LLAMA | {"architectures": ["os.system"]},
         LLAMA | {"architectures": ["AbsentForCausalLM"]},
     ],
 )
 def test_a_model_of_another_kind_points_to_the_function_form(config, changed):
-    with pytest.raises(UsageError, match="not a causal or masked language model; write a function"):
+    with pytest.raises(UsageError, match="pictures; write a function"):
         built(config(**changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [
+        ({"model_type": "t5", "num_layers": 1}, ["input_ids", "attention_mask", "labels"]),
+        ({"model_type": "vit", "architectures": ["ViTForImageClassification"]}, ["pixel_values", "labels"]),
+        ({"model_type": "whisper", "encoder_layers": 1, "decoder_layers": 1}, ["input_features", "labels"]),
+    ],
+)
+def test_inputs_follow_the_kind_of_model(config, changed, names):
+    assert list(built(config(**changed))[1]) == names
 
 
 def test_a_missing_file_is_named():

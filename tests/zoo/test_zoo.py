@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from autopar.ir.errors import UsageError
 from autopar.zoo import ENTRIES, find
+from autopar.zoo.reduce import reduced
 
 PUBLISHED = {
     "gpt2": 124_439_808,
     "bert-large": 335_174_458,
     "llama3-8b": 8_030_261_248,
     "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
+    "t5-large": 737_668_096,
+    "vit-large": 304_326_632,
+    "whisper-large": 1_543_304_960,
+    "resnet50-100k": 228_408_032,
 }
 
 
@@ -58,14 +65,40 @@ def test_models_are_in_training_mode(built):
 def test_inputs_have_the_default_global_sizes(name, built):
     _, inputs = built
     entry = ENTRIES[name]
-    assert {tuple(value.shape) for value in inputs.values()} == {(entry.batch_size, entry.seq_len)}
-    assert {"input_ids", "labels"} <= set(inputs)
+    assert {len(value) for value in inputs.values()} == {entry.batch_size}
+    assert entry.seq_len is None or inputs["labels"].shape == (entry.batch_size, entry.seq_len)
 
 
-def test_only_gpt2_and_bert_tie_their_embeddings():
-    models: dict[str, Any] = {name: entry.build(layers=1)[0] for name, entry in ENTRIES.items()}
+def test_embeddings_are_tied_as_published():
+    language = [entry for entry in ENTRIES.values() if entry.seq_len is not None]
+    models: dict[str, Any] = {entry.name: entry.build(layers=1)[0] for entry in language}
     tied = {name for name, model in models.items() if model.config.tie_word_embeddings}
-    assert tied == {"gpt2", "bert-large"}
+    assert tied == {"gpt2", "bert-large", "t5-large", "whisper-large"}
+
+
+def test_a_model_of_pictures_has_no_sequence():
+    with pytest.raises(UsageError, match="leave out --seq-len"):
+        find("vit-large").build(seq_len=8)
+
+
+def test_a_reduced_model_divides_as_the_whole_one(name):
+    """Same class, heads in the same groups, an odd vocabulary stays odd; small enough for a laptop."""
+    whole, small = ENTRIES[name].architecture().config, reduced(ENTRIES[name].architecture()).config
+    model = reduced(ENTRIES[name].architecture()).build()
+    assert sum(parameter.numel() for parameter in model.parameters()) < 20_000_000
+    for key in ("vocab_size", "num_labels", "num_attention_heads", "num_key_value_heads"):
+        if isinstance(getattr(whole, key, None), int):
+            assert math.gcd(getattr(small, key), 4) == math.gcd(getattr(whole, key), 4), key
+    if hasattr(whole, "num_key_value_heads"):
+        groups = [config.num_attention_heads // config.num_key_value_heads for config in (whole, small)]
+        assert groups[0] == groups[1]
+
+
+def test_a_reduced_model_computes_a_loss(name):
+    if name in ("llama3-70b", "llama3-405b"):
+        pytest.skip("as llama3-8b")
+    made = reduced(ENTRIES[name].architecture())
+    assert made.build("cpu")(**made.draw(2, 8, 0)).loss.isfinite()
 
 
 def test_bert_is_given_an_attention_mask():

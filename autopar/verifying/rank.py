@@ -1,0 +1,143 @@
+"""What every process of a verification does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from autopar.arguments import check
+from autopar.compiling import ready
+from autopar.cost_model import axis_groups
+from autopar.ir.errors import MismatchError, UnsupportedError, UsageError
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.ir.plan import Plan
+from autopar.passes.candidate import with_time
+from autopar.passes.conversions import Conversions
+from autopar.passes.lower import lower
+from autopar.passes.pricing import Pricing
+from autopar.passes.transfer import transfer
+from autopar.runtime.agreement import of_rank_0
+from autopar.runtime.dtensors import gathered
+from autopar.runtime.initialise import tensors_of
+from autopar.runtime.module import ParallelModule
+from autopar.runtime.parameters import names_of
+from autopar.runtime.parity import compare
+from autopar.verifying.drop import without_collective
+from autopar.verifying.sizes import microbatches
+from autopar.verifying.verified import Verified
+
+EXACT, SINGLE = 1e-10, 1e-6
+Loss = Callable[[Any, Tensor], Tensor]
+# Makes the model and its example inputs anew.
+Source = Callable[[], "tuple[nn.Module, tuple[Any, ...] | dict[str, Any]]"]
+
+
+def run(
+    rank: int, say: Callable[[Verified], None], source: Source, data: bytes, mesh: Mesh, loss_fn: Loss | None,
+    drop: int | None,
+) -> None:  # fmt: skip
+    """Train one step as the plan says and on one device; rank 0 tells what it found.
+
+    Raises VerificationError naming the first tensor that differs, MismatchError, and what tracing raises.
+    """
+    plan = Plan.from_bytes(data)
+    torch.manual_seed(0)  # inputs that are drawn are the same in every process
+    model, inputs = source()
+    arguments = check(
+        cluster=f"1x{mesh.world_size}xCPU", optimizer=plan.optimizer, mixed_precision=plan.mixed_precision,
+        loss_fn=loss_fn, rng=plan.rng,
+    )  # fmt: skip
+    planned = ready(model, inputs, arguments).model.graph
+    model, inputs = _in_double(model, inputs)
+    readied = ready(model, inputs, replace(arguments, mixed_precision=None))
+    absent = next((name for name in readied.model.parameters if name not in plan.fingerprint.parameters), None)
+    if absent is not None:
+        raise MismatchError(f"parameter {absent} is not one of the plan's: it was made for another model")
+    count = microbatches(plan)
+    pricing = Pricing(
+        mesh=with_time(mesh, count), cluster=arguments.cluster, profile=arguments.profile,
+        groups=axis_groups(mesh.axes, arguments.cluster),
+    )  # fmt: skip
+    conversions = Conversions(pricing)
+    moved = transfer(plan, readied.model, planned, conversions)
+    program = lower(readied.model, moved.assignment, conversions, count)
+    if drop is not None:
+        program = without_collective(program, drop)
+    device_mesh = init_device_mesh("cpu", tuple(size for _, size in mesh.axes), mesh_dim_names=mesh.names)
+    constants, own = readied.traced.constants, tensors_of(model)
+    whole = of_rank_0(lambda name: constants[name] if name in constants else own(name), torch.device("cpu"))
+    parallel = ParallelModule(program, device_mesh, whole, names=names_of(model))
+    part = parallel.shard_inputs(inputs)
+    loss = parallel.train_step(**part) if isinstance(part, dict) else parallel.train_step(*part)
+    found = {n: gathered(p.grad) for n, p in parallel.named_parameters() if p.grad is not None}
+    if rank == 0:
+        tolerance = SINGLE if _computes_in_single(readied.traced.graph) else EXACT
+        expected_loss, expected = _alone(model, inputs, loss_fn)
+        compare({"loss": loss.double()}, {"loss": expected_loss.double()}, tol=tolerance, what="loss")
+        worst = compare(found, expected, tol=tolerance, what="gradient")
+        say(Verified(
+            mesh=dict(mesh.axes), num_microbatches=count, placed=moved.placed, operations=moved.total,
+            gradients=len(expected), worst=worst, tolerance=tolerance,
+        ))  # fmt: skip
+
+
+def _in_double(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
+    """A real copy in float64, no parameter zero: a zero bias would hide what happens to it."""
+    values = list(inputs.values()) if isinstance(inputs, Mapping) else list(inputs)
+    if any(isinstance(value, Tensor) and value.is_meta for value in values):
+        raise UsageError("verification computes: give example inputs that are real tensors, not on meta")
+    real = copy.deepcopy(model)
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        tensors = tensors_of(model)
+        real = real.to_empty(device="cpu")
+        with torch.no_grad():
+            for name, tensor in (*real.named_parameters(), *real.named_buffers()):
+                tensor.copy_(tensors(name))
+    real.double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in real.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(noise * (0.1 if parameter.dim() < 2 else 0.02))
+    if hasattr(real, "config") and hasattr(real.config, "use_cache"):
+        real.config.use_cache = False
+    if isinstance(inputs, Mapping):
+        return real, {name: _double(value) for name, value in inputs.items()}
+    return real, tuple(_double(value) for value in inputs)
+
+
+def _double(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _computes_in_single(graph: Graph) -> bool:
+    return any(value.type.dtype in ("f32", "f16", "bf16") for node in graph.nodes for value in node.results)
+
+
+def _alone(model: nn.Module, inputs: Any, loss_fn: Loss | None) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients of the model as it is."""
+    given = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    target: Tensor | None = None
+    loss: Any
+    if loss_fn is not None:
+        target = given.pop("target") if isinstance(given, dict) else given[-1]
+        given = given if isinstance(given, dict) else given[:-1]
+    output = model(**given) if isinstance(given, dict) else model(*given)
+    if loss_fn is not None:
+        assert target is not None
+        loss = loss_fn(output, target)
+    elif isinstance(output, Tensor):
+        loss = output
+    else:
+        loss = output["loss"] if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if not isinstance(loss, Tensor):
+        raise UnsupportedError("the model returns no loss; give verify a loss_fn")
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

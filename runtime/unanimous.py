@@ -1,0 +1,65 @@
+"""What one rank cannot run, no rank runs: a wrong input on one rank is an error on all, before any collective.
+
+Without it the other ranks would wait in a collective for the one that raised. The ranks agree on the host, so
+no device is waited for: one reduction of one number over gloo a call (docs/decisions/0012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from autopar.ir.errors import UsageError
+
+T = TypeVar("T")
+MAX_TEXT_BYTES = 2**16
+
+
+class Unanimous:
+    """All ranks of the default group. Making one is a collective."""
+
+    def __init__(self) -> None:
+        self._world = dist.get_world_size() if dist.is_initialized() else 1
+        only_devices = self._world > 1 and str(dist.get_backend()) == "nccl"
+        self._group = dist.new_group(backend="gloo") if only_devices else None
+
+    def run(self, prepare: Callable[[], T]) -> T:
+        """``prepare()``, which is no collective, if it succeeds on every rank; else every rank raises.
+
+        A rank on which it failed raises its own error, the others UsageError with the rank and the words of the
+        first that failed. A collective.
+        """
+        problem: Exception | None = None
+        try:
+            made = prepare()
+        except Exception as error:  # noqa: BLE001 — whatever it is, no other rank may be left waiting
+            problem = error
+        failed = self._first_that_failed(problem)
+        if failed is not None:
+            text = self._told(failed, str(problem))
+            raise problem or UsageError(f"rank {failed}: {text}", details={"rank": failed})
+        return made
+
+    def _first_that_failed(self, problem: Exception | None) -> int | None:
+        if self._world == 1:
+            return None if problem is None else 0
+        mine = self._world if problem is None else dist.get_rank()
+        first = torch.tensor([mine], dtype=torch.int64)
+        dist.all_reduce(first, op=dist.ReduceOp.MIN, group=self._group)
+        return None if int(first) == self._world else int(first)
+
+    def _told(self, rank: int, text: str) -> str:
+        """The text of ``rank`` on every rank."""
+        if self._world == 1:
+            return text
+        data = text.encode()[:MAX_TEXT_BYTES]
+        size = torch.tensor([len(data)], dtype=torch.int64)
+        dist.broadcast(size, src=rank, group=self._group)
+        buffer = torch.zeros(int(size), dtype=torch.uint8)
+        if rank == dist.get_rank():
+            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        dist.broadcast(buffer, src=rank, group=self._group)
+        return bytes(buffer.tolist()).decode(errors="replace")

@@ -1,0 +1,48 @@
+"""Random models under random plans compute what plain torch computes.
+
+``AUTOPAR_FUZZ_MINUTES`` (10) is the budget of the long run, ``AUTOPAR_FUZZ_SEED`` (0: by the clock) its first seed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.fuzz.fuzz import Outcome, run_case
+
+FIXED = range(36)
+
+
+def test_random_plans_of_random_models_are_right() -> None:
+    """Always the same cases. Few are refused, and those because they want microbatches that couple samples."""
+    outcomes = [run_case(seed) for seed in FIXED]
+    refused = [outcome for outcome in outcomes if outcome.refused]
+    assert all("microbatches" in outcome.refused for outcome in refused), refused
+    assert len(refused) < len(outcomes) / 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_random_models_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """As many cases as the minutes allow, each from its own seed, which a failure names."""
+    minutes = float(os.environ.get("AUTOPAR_FUZZ_MINUTES", "10"))
+    first = int(os.environ.get("AUTOPAR_FUZZ_SEED", "0")) or time.time_ns() % 10**9 + 1000
+    with capsys.disabled():
+        print(f"\nfuzzing for {minutes} minutes from AUTOPAR_FUZZ_SEED={first}")
+    end = time.monotonic() + minutes * 60
+    wrong: list[str] = []
+    outcomes: list[Outcome] = []
+    seed = first
+    while time.monotonic() < end:
+        try:
+            outcomes.append(run_case(seed))
+        except Exception as error:  # noqa: BLE001 — whatever it is, the other seeds are tried as well
+            wrong.append(f"{type(error).__name__}: {error}\n  " + "\n  ".join(getattr(error, "__notes__", [])))
+        seed += 1
+    refused = sum(bool(outcome.refused) for outcome in outcomes)
+    with capsys.disabled():
+        print(f"{seed - first} cases: {len(outcomes) - refused} right, {refused} refused, {len(wrong)} wrong")
+    assert not wrong, "\n\n".join(wrong)
+    assert len(outcomes) > 2 * refused

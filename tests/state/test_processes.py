@@ -1,0 +1,106 @@
+"""Through the public API, on gloo processes: buffers, odd parameters and odd calls are those of one device."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from autopar.runtime.parity import compare
+from tests import harness
+from tests.state import processes
+from tests.state.processes import Case
+
+ONE = [Case(name=name, mesh={"dp": 1}) for name in ("residual", "averages", "options")]
+TWO = [
+    *(
+        Case(name=name, mesh=mesh)
+        for name in ("tied", "reused", "residual", "averages", "codebook", "batch norm 2d", "auxiliary")
+        for mesh in ({"dp": 2}, {"tp": 2})
+    ),
+    *(
+        Case(name=name, mesh={"dp": 2}, options={"recompute": "full", "zero": zero})
+        for name in ("residual", "moving") for zero in (0, 3)
+    ),
+    *(Case(name=name, mesh={"dp": 2}) for name in ("nested", "options", "absent", "tuple", "expanded", "integers")),
+    Case(name="synchronised", mesh={"dp": 2}), Case(name="sliced", mesh={"tp": 2}),
+    Case(name="options", mesh={"tp": 2}),
+]  # fmt: skip
+LAUNCHES = {1: ONE, 2: TWO}
+
+
+@functools.cache
+def launched(world_size: int) -> list[list[Any]]:
+    """Results by rank and case: the cases of a launch share its processes."""
+    work: list[Any] = [(processes.train, (case,)) for case in LAUNCHES[world_size]]
+    work += [(processes.refusals, ())] if world_size == 2 else []
+    return harness.run_processes(world_size, processes.each, work, timeout_s=280)
+
+
+@functools.cache
+def expected(name: str) -> dict[str, Any]:
+    return processes.expected(name)
+
+
+def same(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
+    """Tensors agree, and what is None or no tensor is equal."""
+    assert list(found) == list(wanted), what
+    for name, value in wanted.items():
+        assert isinstance(found[name], Tensor) == isinstance(value, Tensor), f"{what}: {name}"
+        assert isinstance(value, Tensor) or found[name] == value, f"{what}: {name}"
+        assert not isinstance(value, Tensor) or found[name].dtype == value.dtype, f"{what}: {name}"
+    tensors = {name: value for name, value in wanted.items() if isinstance(value, Tensor)}
+    compare({name: found[name] for name in tensors}, tensors, tol=1e-10, what=what)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "case"),
+    [
+        pytest.param(size, case, id=f"{size}-{case}".replace(" ", "-"))
+        for size, cases in LAUNCHES.items()
+        for case in cases
+    ],
+)
+def test_training_is_that_of_one_device(world_size: int, case: Case) -> None:
+    """Losses, gradients (None where one device has none), outputs, parameters and buffers after three forwards."""
+    wanted = expected(case.name)
+    for by_case in launched(world_size):
+        found = by_case[LAUNCHES[world_size].index(case)]
+        assert found["kind"] == wanted["kind"]
+        for what in ("losses", "outputs"):
+            same(dict(enumerate_(found[what])), dict(enumerate_(wanted[what])), f"{case}: {what}")
+        for step, (got, want) in enumerate(zip(found["gradients"], wanted["gradients"], strict=True)):
+            same(got, want, f"{case}: gradients of step {step}")
+        for what in ("state", "buffers"):
+            same(found[what], wanted[what], f"{case}: {what}")
+
+
+def enumerate_(values: list[Any]) -> list[tuple[str, Any]]:
+    return [(str(at), value) for at, value in enumerate(values)]
+
+
+def test_a_call_that_is_not_the_examples_is_refused() -> None:
+    """What is no tensor is a constant of the trace; a refused call changes nothing."""
+    for by_case in launched(2):
+        found = by_case[-1]
+        assert found["another number"] == (
+            "input scale: given 3.0, the example inputs had 2.0; what is no tensor is a constant of the program"
+        )
+        assert found["another string"].startswith("input mode: given 'mean', the example inputs had 'sum'")
+        assert found["left out"] == "input scale is missing; the inputs are xs, mask, scale, mode, twice, form"
+        assert found["no mask"].startswith("input mask: given None, the example inputs had tensor")
+        assert found["a tensor for a number"].startswith("input scale: given tensor, the example inputs had 2.0")
+        assert "given [tensor], the example inputs had [tensor, {'b': tensor}]" in found["other nesting"]
+        assert found["unknown"].startswith("more is not an input")
+        assert found["shape"].startswith("input xs.0: expected f64[4,8] (this rank's part of f64[8,8])")
+
+
+def test_gradients_of_what_is_never_used_are_none() -> None:
+    """As on one device, so that an optimizer leaves it alone; frozen parameters alike."""
+    unused = ["unused.weight", "unused.bias", "frozen.weight", "frozen.bias"]
+    for by_case in launched(2):
+        for case, found in zip(TWO, by_case, strict=False):
+            if case.name == "reused":
+                assert [name for name, gradient in found["gradients"][0].items() if gradient is None] == unused

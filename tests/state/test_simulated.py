@@ -1,0 +1,18 @@
+"""Whatever a model does to its parameters and buffers, and however it is called: one device does the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.state.networks import CASES, made
+from tests.state.simulated import planned, same, simulated
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "tp=2", "dp=2,tp=2"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_leaves_behind_what_it_leaves_on_one_device(name: str, mesh: str) -> None:
+    """Loss, outputs, gradients, and buffers that the forward changes."""
+    model, inputs = made(name)
+    found = planned(model, inputs, mesh)
+    same(simulated(found, model, inputs), found.readied.traced.loss_output, model, inputs)
+    assert not found.plan.islands
