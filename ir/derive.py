@@ -351,6 +351,13 @@ def embedding(node: Node, operands: Sequence[Shape | None], results: Sequence[Sh
 
 
 @derivation
+def drawn_attention(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """``attention`` whose last operand is the state of the random numbers."""
+    rule = attention(node, operands[:-1], results)
+    return replace(rule, operands=(*rule.operands, ((),)))
+
+
+@derivation
 def attention(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
     """``b h sq !d, b h !sk !d, b h !sk !v -> b h sq !v``; grouped heads; a mask broadcasts.
 

@@ -117,7 +117,6 @@ def _rows() -> None:
     rule("aten.masked_fill.Scalar", "*b, *b -> *b", saves=(1,))
     rule("aten.masked_fill.Tensor", "*b, *b, -> *b", saves=(1,))
     rule("aten.dropout.default", "*b -> *b", saves=("r",))
-    rule("autopar.dropout", "*b -> *b", backward=2.0)
 
     for name, spec, work in (
         ("linear", "*b k, n k -> *b n", "2 *b k n"),
@@ -139,7 +138,7 @@ def _rows() -> None:
     )
     rule("aten.layer_norm.default", "layer_norm", saves=(0,), op_class="reduction")
     rule("aten.rms_norm.default", "layer_norm", saves=(0,), op_class="reduction")
-    for name in ("softmax.int", "_softmax.default", "log_softmax.int"):
+    for name in ("softmax.int", "_softmax.default", "_safe_softmax.default", "log_softmax.int"):
         rule(f"aten.{name}", "along_dim", saves=("r",), op_class="reduction")
     rule("aten.cumsum.default", "along_dim", backward=1.0, op_class="reduction")
     rule("aten.cumprod.default", "along_dim", op_class="reduction")
@@ -165,6 +164,15 @@ def _rows() -> None:
 
     # What a program changes besides its results: buffers, whole on every device, after the forward.
     rule("autopar.assign", "assign", partial="0", backward=0.0, op_class="view")
+
+    # Draws by hash: each device knows where its elements stand in the whole. ``!state``: autopar.rng. A word
+    # takes 11 passes over 8 bytes an element; a uniform number is made of one or two, a normal one of two or four.
+    rule("autopar.dropout", "*b, !state -> *b", partial="0", backward=1.0, saves=("mask",), work_bytes=185)
+    rule("autopar.uniform", "!state -> *b", backward=0.0, work_bytes=260)
+    rule("autopar.normal", "!state -> *b", backward=0.0, work_bytes=600)
+    rule("autopar.sdpa_dropout", "drawn_attention", flops="4 b* g h sq sk d", backward=2.5, saves=(0, 1, 2, "r"),
+         op_class="attention", contiguous=("sq",))  # fmt: skip
+    rule("autopar.advance", "!state -> !state", op_class="view")
 
     # The parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on that axis
     # and 3 or 4 numbers a row are reduced; the logits are never gathered.

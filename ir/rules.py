@@ -76,7 +76,9 @@ class Row:
     partial: ``"0|1"`` either operand alone, ``"0+1"`` both together, ``""`` none.
     flops: factors whose sizes multiply (a leading number is a coefficient), forward pass.
     backward: work of the backward pass relative to the forward pass.
-    saves: what autograd keeps: operand positions, ``r`` for the result, or ``ALL`` of them.
+    saves: what autograd keeps: operand positions, ``r`` for the result, or ``ALL`` of them; ``mask`` for one byte
+        an element of the result.
+    work_bytes: memory traffic of the forward pass for each element of the result, beside operands and results.
     op_class: class of the efficiency curve; ``view`` costs nothing.
     uneven: factors of classes that may be cut into padded parts (``Layout.padded``): zeros, or what this
     operation makes of them, beyond the end do no harm here, in forward or backward; ``RESULT``: all that
@@ -89,6 +91,7 @@ class Row:
     flops: str = ""
     backward: float = 2.0
     saves: tuple[int | str, ...] = ()
+    work_bytes: int = 0
     op_class: str = "pointwise"
     reduce: str = "sum"
     contiguous: tuple[str, ...] = ()
