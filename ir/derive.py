@@ -315,6 +315,14 @@ def nonlinear_reduction(node: Node, operands: Sequence[Shape | None], results: S
 
 
 @derivation
+def unreduced(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """A loss element by element; one that reduces its elements by itself is whole."""
+    if node.attr("reduction") != 0:
+        return replicated(node, operands, results)
+    return instantiate(", ".join(["*b"] * len(operands)) + " -> *b", operands, results)
+
+
+@derivation
 def layer_norm(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
     """``*b !d, !d, !d -> *b !d`` with as many d as are normalized."""
     count = len(_ints(node.attr("normalized_shape"))) or 1

@@ -43,9 +43,15 @@ def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | No
         return node.with_attrs(**{name: int(str(node.attr(name))) // ways})
     if node.target == "aten.embedding.default" and _split(chosen.operands[0], 0):
         return _with_start(node, "autopar.embedding_shard", chosen.operands[0], shapes[0], 0)
-    if node.target == "autopar.cross_entropy_stats" and shapes[0] is not None:
-        dim = len(shapes[0]) - 1
-        return _with_start(node, node.target, chosen.operands[0], shapes[0], dim)
+    if node.target in ("autopar.cross_entropy_stats", "autopar.row_max") and shapes[0] is not None:
+        dim, layout = len(shapes[0]) - 1, chosen.operands[0]
+        assert layout is not None
+        padded = layout.padded(dim, shapes[0][dim])
+        if padded:
+            node = node.with_attrs(classes=shapes[0][dim])
+        if padded or node.target == "autopar.cross_entropy_stats":
+            return _with_start(node, node.target, layout, shapes[0], dim)
+        return node
     if node.target == "aten.scaled_dot_product_attention.default" and node.attr("is_causal") is True:
         assert shapes[0] is not None
         dim = len(shapes[0]) - 2
@@ -72,7 +78,7 @@ def _with_start(
         if outer != end:
             raise IRError(f"{node.results[0].name} = {node.target}: dim {dim} is split in strides, {layout}")
         end = outer * size
-        start.append((axis, shape[dim] // end))
+        start.append((axis, -(-shape[dim] // end)))
     attrs = {**dict(node.attrs), "start": tuple(start)}
     return Node(
         results=node.results,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import IRError
-from autopar.ir.graph import ASSIGN, Graph, Node, assigned
+from autopar.ir.graph import ASSIGN, Graph, Node, Value, assigned
 from autopar.ir.layout import Layout, Replicate, Shard
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import Parameter, Program
@@ -69,13 +69,13 @@ def simulate(
     if program.loss is not None:
         held = values[program.loss]
         _seed(held, program.graph.values()[program.loss].layout)
-        loss = _whole(held, program.graph.values()[program.loss].layout)
+        loss = _whole(held, program.graph.values()[program.loss])
     gradients = {
-        p.fqn: unshard([_gradient(x) for x in leaves[p.fqn]], layouts[p.fqn])
+        p.fqn: unshard([_gradient(x) for x in leaves[p.fqn]], layouts[p.fqn], p.type.shape)
         for p in program.parameters
         if p.trainable and not p.buffer and loss is not None
     }
-    buffers = {fqn: _whole(held, Layout.replicated(mesh)) for fqn, held in runner.written.items()}
+    buffers = {fqn: unshard(held, Layout.replicated(mesh)) for fqn, held in runner.written.items()}
     return Simulated(loss=loss, outputs=outputs, gradients=gradients, buffers=buffers)
 
 
@@ -105,7 +105,7 @@ class _Runner:
                 entries[node.result.name] = shard(inputs[str(node.attr("name"))], _layout(node))
         values = self.run(graph, graph, entries, None)
         types = graph.values()
-        return tuple(_whole(values[name], types[name].layout) for name in graph.outputs), values
+        return tuple(_whole(values[name], types[name]) for name in graph.outputs), values
 
     def run(
         self, top: Graph, graph: Graph, entries: Mapping[str, Values], slots: tuple[str, ...] | None
@@ -203,7 +203,7 @@ def _gradient(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
-def _whole(values: Values, layout: Layout | None) -> Tensor:
-    if layout is None:
+def _whole(values: Values, of: Value) -> Tensor:
+    if of.layout is None:
         raise IRError("an output has no layout: not a lowered graph")
-    return unshard([x.detach() for x in values], layout)
+    return unshard([x.detach() for x in values], of.layout, of.type.shape)

@@ -49,7 +49,7 @@ def test_graphs_as_they_should_be_pass(graph):
         ("return %4", "return %x", "@block0: output %x is not defined"),
         ("alpha=1, beta=none", "beta=none, alpha=1", "attributes are sorted and named once, not beta, alpha"),
         ("alpha=1, beta=none", "alpha=1, alpha=1", "attributes are sorted and named once"),
-        ("%x: f32[4]{dp:S(0)}", "%x: f32[3]{dp:S(0)}", "the layout of %x: axis dp of size 2 at stride 1"),
+        ("%x: f32[4]{dp:S(0)}", "%x: f32[1]{dp:S(0)}", "the layout of %x: axis dp of size 2 at stride 1"),
         ("%x: f32[4]{dp:S(0)}", "%x: f32[4]{dp:S(1)}", "the layout of %x: no dim 1"),
         ('fqn="w"', 'name="w"', 'param needs fqn="…"'),
         ("param() {fqn", "param(%x) {fqn", "param has one result and no operand"),
