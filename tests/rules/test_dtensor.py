@@ -33,7 +33,8 @@ NOT_OFFERED: dict[str, dict[str, str]] = {
     **{f"aten.{name}.default": {"S(0) -> P(max)": EXTREMUM, "S(1) -> P(max)": EXTREMUM} for name in ("amax",)},
     **{f"aten.{name}.default": {"S(0) -> P(min)": EXTREMUM, "S(1) -> P(min)": EXTREMUM} for name in ("amin",)},
     **{
-        f"aten.{name}": {f"S({i}) -> P(sum)": TRUTH for i in range(3)} for name in ("any.dim", "any.default", "any.dims")
+        f"aten.{name}": {f"S({i}) -> P(sum)": TRUTH for i in range(3)}
+        for name in ("any.dim", "any.default", "any.dims")
     },
     **{f"aten.{name}": {f"S({i}) -> P(product)": TRUTH for i in range(3)} for name in ("all.dim", "all.default")},
     "aten.isin.Tensor_Tensor": {"R,S(0) -> P(sum)": TRUTH},
