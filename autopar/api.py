@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -121,12 +122,16 @@ def _assemble(
     )
     traced = readied.traced
     whole = _with_constants(tensors_of(model), traced.constants)
-    parallel = ParallelModule(
+    return ParallelModule(
         program, mesh, whole if is_meta(model) else of_rank_0(whole, device), names=names_of(model), plan=found,
         restore=traced.out_spec.unflatten, calling=traced.calling, padding=padding_of(readied.model), compile=compile,
+        rng_seed=_shared_seed(device), training=model.training,
     )  # fmt: skip
-    parallel.train(model.training)
-    return parallel
+
+
+def _shared_seed(device: torch.device) -> int:
+    """Rank 0's ``torch.initial_seed()`` on every rank. A collective."""
+    return int.from_bytes(share(torch.initial_seed().to_bytes(8, "little"), device), "little")
 
 
 def _told(error: Exception) -> AutoparError:

@@ -53,7 +53,7 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     start = time.perf_counter()
     traced = trace(model, example_inputs, loss_fn=arguments.loss_fn, mixed_precision=arguments.mixed_precision)
     after_trace = time.perf_counter()
-    graph = canonical_graph(traced.graph)
+    graph = canonical_graph(traced.graph, rng=arguments.rng)
     settings = Settings(
         inputs=input_dims(graph), optimizer=arguments.optimizer, zero=arguments.zero, recompute=arguments.recompute,
         constraints=arguments.constraints,

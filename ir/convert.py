@@ -16,7 +16,8 @@ A value is produced in a layout of S, R and P placements and needed in one of S,
     same           nothing          nothing
 
 A step is written in *local* terms: ``dim`` and ``outer`` say that the local dim is viewed as
-``outer · k · rest`` (slice, scatter) or receives the gathered k at that place.
+``outer · k · rest`` (slice, scatter) or receives the gathered k at that place. Where k does not divide the dim
+(``Layout.padded``) ``extent`` is the dim's: zeros are added behind it before it is cut, and cut off after gathering.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Step:
     dim_to: int = 0
     outer_to: int = 1
     reduce: str = "sum"
+    extent: int = 0
 
 
 def convert(src: Layout, dst: Layout, shape: tuple[int, ...], *, grad: bool) -> tuple[Step, ...]:
@@ -105,6 +107,9 @@ def one_axis(
     """The step (two where the table needs two) that brings one axis to ``target``."""
     have = now[axis]
 
+    def extent(layout: Layout, dim: int) -> int:
+        return shape[dim] if layout.padded(dim, shape[dim]) else 0
+
     def step(kind: str, backward: str, to: Layout, **at: int | str) -> Step:
         return Step(
             kind=kind,
@@ -119,10 +124,12 @@ def one_axis(
         case Shard(dim, outer), Replicate(star):
             to = now.replace(axis, RSTAR if star else R)
             back = "reduce_scatter" if star else "slice"
-            return (step("all_gather", back, to, dim=dim, outer=now.local_outer(dim, outer)),)
+            at = {"dim": dim, "outer": now.local_outer(dim, outer), "extent": extent(now, dim)}
+            return (step("all_gather", back, to, **at),)
         case Partial("sum"), Shard(dim, outer):
             to = now.replace(axis, Shard(dim, outer))
-            return (step("reduce_scatter", "all_gather", to, dim=dim, outer=now.local_outer(dim, outer)),)
+            at = {"dim": dim, "outer": now.local_outer(dim, outer), "extent": extent(to, dim)}
+            return (step("reduce_scatter", "all_gather", to, **at),)
         case Partial(op), Replicate(star):
             to = now.replace(axis, RSTAR if star else R)
             return (step("all_reduce", "all_reduce" if star else "none", to, reduce=op),)
@@ -130,7 +137,8 @@ def one_axis(
             return (step("identity", "all_reduce", now.replace(axis, RSTAR)),)
         case Replicate(False), Shard(dim, outer):
             to = now.replace(axis, Shard(dim, outer))
-            return (step("slice", "all_gather", to, dim=dim, outer=now.local_outer(dim, outer)),)
+            at = {"dim": dim, "outer": now.local_outer(dim, outer), "extent": extent(to, dim)}
+            return (step("slice", "all_gather", to, **at),)
         case Replicate(False), Partial("sum"):
             return (step("mask", "none", now.replace(axis, Partial())),)
         case Shard(dim, outer), Shard(dim_to, outer_to) if _disjoint(now, axis, dim_to, outer_to, shape):
@@ -152,8 +160,11 @@ def _disjoint(now: Layout, axis: str, dim: int, outer: int, shape: tuple[int, ..
     """Whether the factor that ``axis`` is to own is a factor of what it leaves local.
 
     Two factors of one dim that overlap (8 = k:4 · 2 and 2 · k:4) cannot be exchanged: the pieces that a
-    device would send are not contained in what it holds.
+    device would send are not contained in what it holds. Padded parts are not exchanged either.
     """
+    after = now.replace(axis, Shard(dim, outer))
+    if any(layout.padded(at, shape[at]) for layout in (now, after) for at in range(len(shape))):
+        return False
     both = Mesh((*now.mesh.axes, ("", now.mesh.size(axis))))
     return Layout(both, (*now.placements, Shard(dim, outer))).problem(shape) is None
 

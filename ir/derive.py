@@ -322,6 +322,14 @@ def nonlinear_reduction(node: Node, operands: Sequence[Shape | None], results: S
 
 
 @derivation
+def unreduced(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """A loss element by element; one that reduces its elements by itself is whole."""
+    if node.attr("reduction") != 0:
+        return replicated(node, operands, results)
+    return instantiate(", ".join(["*b"] * len(operands)) + " -> *b", operands, results)
+
+
+@derivation
 def layer_norm(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
     """``*b !d, !d, !d -> *b !d`` with as many d as are normalized."""
     count = len(_ints(node.attr("normalized_shape"))) or 1
@@ -340,6 +348,13 @@ def embedding(node: Node, operands: Sequence[Shape | None], results: Sequence[Sh
     """``v d, *b -> *b d``; gradients scaled by how often an id occurs need every id and the whole table."""
     rule = instantiate("v d, *b -> *b d", operands, results)
     return replace(rule, whole=frozenset(rule.sizes)) if node.attr("scale_grad_by_freq") else rule
+
+
+@derivation
+def drawn_attention(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """``attention`` whose last operand is the state of the random numbers."""
+    rule = attention(node, operands[:-1], results)
+    return replace(rule, operands=(*rule.operands, ((),)))
 
 
 @derivation

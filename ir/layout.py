@@ -9,7 +9,9 @@ when another axis is gathered or sliced, and axes are independent of each other:
     8 = dp:2 · tp:2 · 2      dp: Shard(0, outer=1), tp: Shard(0, outer=2)
     8 = 2 · tp:2 · 2         tp: Shard(0, outer=2), the same after gathering dp
 
-Invariants (checked by ``Layout.check``): owned factors of a dim do not overlap, and sizes divide.
+Invariants (checked by ``Layout.problem``): owned factors of a dim do not overlap, and sizes divide, but for a
+dim that one axis alone owns from position 1: there every device holds ceil(extent / k) elements, the last one
+fewer, and what it holds beyond the end (``padded``) means nothing.
 Text as torch prints it: ``S(0)``, strided ``S(0)/3``, ``R``, ``R*``, ``P(sum)``; an axis that stacks
 directly inside the mesh axes before it prints without ``/outer``.
 """
@@ -112,11 +114,21 @@ class Layout:
                 return f"no dim {placement.dim} in shape {list(shape)}"
         for dim, owners in sorted(self._owners.items()):
             end, extent = 1, shape[dim]
+            if self.padded(dim, extent):
+                continue
             for outer, size, axis in owners:
                 if outer % end or (size > 1 and extent % (outer * size)):
                     return f"axis {axis} of size {size} at stride {outer} does not fit dim {dim} of {list(shape)}"
                 end = outer * size
         return None
+
+    def padded(self, dim: int, extent: int) -> bool:
+        """Whether one axis alone owns ``dim`` in parts of ceil(extent / k), the last one shorter but not empty."""
+        owners = self.owners(dim)
+        if len(owners) != 1 or owners[0][0] != 1:
+            return False
+        size = owners[0][1]
+        return extent % size != 0 and -(-extent // size) * (size - 1) < extent
 
     def factors(self, dim: int, extent: int) -> tuple[Factor, ...]:
         """The factors of ``dim``, major first; local factors of size 1 are left out."""
@@ -136,11 +148,11 @@ class Layout:
         return outer // math.prod(size for at, size, _ in self.owners(dim) if at < outer)
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of one device's part; every device's is the same."""
+        """Shape of one device's part, padding included; every device's is the same."""
         local = list(shape)
         for dim, owners in self._owners.items():
             for _, size, _ in owners:
-                local[dim] //= size
+                local[dim] = -(-local[dim] // size)
         return tuple(local)
 
     def text(self) -> str:

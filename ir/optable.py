@@ -16,7 +16,7 @@ from autopar.ir.graph import Node
 from autopar.ir.registry import REGISTERED
 from autopar.ir.rows_pointwise import index_rows, pointwise_rows, reduction_rows
 from autopar.ir.rows_spatial import spatial_rows
-from autopar.ir.rules import ALL, NodeRule, Row, instantiate, parse_side, partial_sets
+from autopar.ir.rules import ALL, RESULT, NodeRule, Row, instantiate, parse_side, partial_sets
 
 TABLE: dict[str, Row] = {}
 # Nothing is known of such an operation: it is taken to keep all it reads and writes.
@@ -57,7 +57,15 @@ def node_rule(
                 raise UsageError(_misfit(node, entry, error, operands, results)) from None
             raise IRError(f"{node.results[0].name} = {node.target}: {error}") from None
     partial = partial_sets(entry.partial) or found.partial
-    return replace(found, partial=partial, reduce=entry.reduce, contiguous=entry.contiguous)
+    return replace(found, partial=partial, reduce=entry.reduce, contiguous=entry.contiguous,
+                   uneven=_uneven(entry, found), classes=entry.classes)  # fmt: skip
+
+
+def _uneven(entry: Row, found: NodeRule) -> tuple[str, ...]:
+    """Factors that may be padded: each alone in every dim that holds it."""
+    dims = [dim for side in (*found.operands, *found.results) for dim in side]
+    kept = {factor for dim in found.results[0] for factor in dim} if RESULT in entry.uneven else set(entry.uneven)
+    return tuple(f for f in found.sizes if f in kept and all(dim == (f,) for dim in dims if f in dim))
 
 
 def _misfit(
@@ -76,8 +84,8 @@ def _misfit(
 
 def _rows() -> None:
     for name in ("add.Tensor", "sub.Tensor"):
-        rule(f"aten.{name}", "*b, *b -> *b", partial="0+1", backward=1.0)
-    rule("aten.mul.Tensor", "*b, *b -> *b", partial="0|1", saves=(0, 1))
+        rule(f"aten.{name}", "*b, *b -> *b", partial="0+1", backward=1.0, uneven=(RESULT,))
+    rule("aten.mul.Tensor", "*b, *b -> *b", partial="0|1", saves=(0, 1), uneven=(RESULT,))
     rule("aten.div.Tensor", "*b, *b -> *b", partial="0", saves=(0, 1))
     for name in ("minimum.default", "maximum.default", "atan2.default"):
         rule(f"aten.{name}", "*b, *b -> *b", saves=(0, 1))
@@ -101,7 +109,7 @@ def _rows() -> None:
                  "isnan.default", "isinf.default", "zeros_like.default", "ones_like.default", "full_like.default",
                  "remainder.Scalar", "floor.default", "round.default", "autopar.detach"):  # fmt: skip
         rule(name if name.startswith("autopar") else f"aten.{name}", "*b -> *b")
-    rule("aten.to.dtype", "*b -> *b", backward=1.0)
+    rule("aten.to.dtype", "*b -> *b", backward=1.0, uneven=(RESULT,))
     rule("aten.where.self", "*b, *b, *b -> *b", saves=(0,))
     for name in ("where.ScalarSelf", "where.ScalarOther"):
         rule(f"aten.{name}", "*b, *b -> *b", saves=(0,))
@@ -109,13 +117,13 @@ def _rows() -> None:
     rule("aten.masked_fill.Scalar", "*b, *b -> *b", saves=(1,))
     rule("aten.masked_fill.Tensor", "*b, *b, -> *b", saves=(1,))
     rule("aten.dropout.default", "*b -> *b", saves=("r",))
-    rule("autopar.dropout", "*b -> *b", backward=2.0)
 
     for name, spec, work in (
         ("linear", "*b k, n k -> *b n", "2 *b k n"),
         ("matmul", "*b m k, *b k n -> *b m n", "2 *b m k n"),
     ):
-        rule(f"aten.{name}.default", spec, partial="0|1", flops=work, saves=(0, 1), op_class="matmul")
+        rule(f"aten.{name}.default", spec, partial="0|1", flops=work, saves=(0, 1), op_class="matmul",
+         uneven=("n",))  # fmt: skip
     rule("aten.scaled_dot_product_attention.default", "attention", flops="4 b* g h sq sk d", backward=2.5,
          saves=(0, 1, 2, "r"), op_class="attention", contiguous=("sq",))  # fmt: skip
     rule(
@@ -125,10 +133,12 @@ def _rows() -> None:
         saves=(1,),
         op_class="embedding",
         contiguous=("v",),
+        uneven=("v",),
+        classes=True,
     )
     rule("aten.layer_norm.default", "layer_norm", saves=(0,), op_class="reduction")
     rule("aten.rms_norm.default", "layer_norm", saves=(0,), op_class="reduction")
-    for name in ("softmax.int", "_softmax.default", "log_softmax.int"):
+    for name in ("softmax.int", "_softmax.default", "_safe_softmax.default", "log_softmax.int"):
         rule(f"aten.{name}", "along_dim", saves=("r",), op_class="reduction")
     rule("aten.cumsum.default", "along_dim", backward=1.0, op_class="reduction")
     rule("aten.cumprod.default", "along_dim", op_class="reduction")
@@ -155,14 +165,24 @@ def _rows() -> None:
     # What a program changes besides its results: buffers, whole on every device, after the forward.
     rule("autopar.assign", "assign", partial="0", backward=0.0, op_class="view")
 
+    # Draws by hash: each device knows where its elements stand in the whole. ``!state``: autopar.rng. A word
+    # takes 11 passes over 8 bytes an element; a uniform number is made of one or two, a normal one of two or four.
+    rule("autopar.dropout", "*b, !state -> *b", partial="0", backward=1.0, saves=("mask",), work_bytes=185)
+    rule("autopar.uniform", "!state -> *b", backward=0.0, work_bytes=260)
+    rule("autopar.normal", "!state -> *b", backward=0.0, work_bytes=600)
+    rule("autopar.sdpa_dropout", "drawn_attention", flops="4 b* g h sq sk d", backward=2.5, saves=(0, 1, 2, "r"),
+         op_class="attention", contiguous=("sq",))  # fmt: skip
+    rule("autopar.advance", "!state -> !state", op_class="view")
+
     # The parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on that axis
     # and 3 or 4 numbers a row are reduced; the logits are never gathered.
-    rule("autopar.row_max", "*b v -> *b", reduce="max", op_class="loss", backward=0.0)
+    rule("autopar.row_max", "*b v -> *b", reduce="max", op_class="loss", backward=0.0, uneven=("v",), classes=True)
     for name, spec, kept in (
         ("cross_entropy_stats", "*b v, *b, *b, v -> *b !stat", (0,)),
         ("soft_cross_entropy_stats", "*b v, *b v, *b, v -> *b !stat", (0, 1)),
     ):
-        rule(f"autopar.{name}", spec, saves=kept, op_class="loss", contiguous=("v",))
+        uneven = () if name.startswith("soft") else ("v",)
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss", contiguous=("v",), uneven=uneven, classes=True)
     for name, spec, kept in (
         ("cross_entropy_from_stats", "*b !stat, *b ->", (0,)),
         ("cross_entropy_rows_from_stats", "*b !stat, *b -> *b", (0,)),

@@ -13,6 +13,11 @@ Microbatches are one more axis, in time: the mesh of a program ends with the axi
 than one. No value crosses it but the gradients (accumulated) and the loss (summed); what needs the whole
 batch, such as the number of valid labels, stands in ``prologue``, which runs once a step before the first
 microbatch: its results are inputs of the main graph under the same names.
+
+A program that draws random numbers has one more input, ``autopar.rng``, which the runtime fills: a number of
+seed and step, the count of draws so far, and the microbatch. An operation that draws takes it as its last
+operand; its attribute ``site`` numbers the draw, and ``index`` says for each dim of the result which factors
+an axis owns, (size, axis), major first. So it knows where in the whole each of its elements stands.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.types import TensorType
 
 MICROBATCH_AXIS = "mb"
+RNG_INPUT = "autopar.rng"
 
 
 @dataclass(frozen=True, kw_only=True)

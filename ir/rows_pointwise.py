@@ -29,6 +29,9 @@ def pointwise_rows(rule: Rule) -> None:
     rule("aten.clamp.Tensor", "*b, *b, *b -> *b", saves=(0, 1, 2))
     rule("aten.lerp.Scalar", "*b, *b -> *b", partial="0+1", backward=1.0)
     rule("aten.lerp.Tensor", "*b, *b, *b -> *b", partial="0+1", saves=(0, 1, 2))
+    for name in ("binary_cross_entropy", "binary_cross_entropy_with_logits", "smooth_l1_loss", "huber_loss",
+                 "soft_margin_loss", "kl_div", "poisson_nll_loss"):  # fmt: skip
+        rule(f"aten.{name}.default", "unreduced", saves=(0, 1))
     rule("aten.isin.Tensor_Tensor", "first_operand")
     rule("aten.bucketize.Tensor", "first_operand")
     rule("aten.one_hot.default", "*b -> *b !c")
@@ -57,8 +60,10 @@ def index_rows(rule: Rule) -> None:
         rule(f"aten.{name}", "scatter", backward=1.0, saves=(1,))
     for name in ("tril", "triu"):
         rule(f"aten.{name}.default", "*b !m !n -> *b !m !n", partial="0", backward=1.0)
+    rule("aten.linalg_inv.default", "*b !m !n -> *b !m !n", saves=("r",))
     for name in ("diagonal", "diag_embed"):
         rule(f"aten.{name}.default", "last_dims", backward=1.0, op_class="view")
-    for name in ("linspace.default", "tril_indices.default", "triu_indices.default"):
+    for name in ("linspace.default", "tril_indices.default", "triu_indices.default", "hann_window.default",
+                 "hamming_window.default", "blackman_window.default"):  # fmt: skip
         rule(f"aten.{name}", "replicated")
     rule("aten.full.default", "-> *b")

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 
 from autopar.ir.errors import IRError
 
+RESULT = "result"
+
 # Factor names of one dim, major first; () for a dim of size one that takes no part.
 Dim = tuple[str, ...]
 ALL = "all"
@@ -46,6 +48,8 @@ class NodeRule:
     partial: tuple[tuple[int, ...], ...] = ()
     reduce: str = "sum"
     contiguous: tuple[str, ...] = ()
+    uneven: tuple[str, ...] = ()
+    classes: bool = False
 
     def start(self, dim: Dim, factor: str) -> int:
         """Stride position of ``factor`` inside a dim that holds it."""
@@ -72,8 +76,13 @@ class Row:
     partial: ``"0|1"`` either operand alone, ``"0+1"`` both together, ``""`` none.
     flops: factors whose sizes multiply (a leading number is a coefficient), forward pass.
     backward: work of the backward pass relative to the forward pass.
-    saves: what autograd keeps: operand positions, ``r`` for the result, or ``ALL`` of them.
+    saves: what autograd keeps: operand positions, ``r`` for the result, or ``ALL`` of them; ``mask`` for one byte
+        an element of the result.
+    work_bytes: memory traffic of the forward pass for each element of the result, beside operands and results.
     op_class: class of the efficiency curve; ``view`` costs nothing.
+    uneven: factors of classes that may be cut into padded parts (``Layout.padded``): zeros, or what this
+    operation makes of them, beyond the end do no harm here, in forward or backward; ``RESULT``: all that
+    stand in the result. ``classes``: those factors are what a loss or a lookup chooses from.
     """
 
     target: str
@@ -82,9 +91,12 @@ class Row:
     flops: str = ""
     backward: float = 2.0
     saves: tuple[int | str, ...] = ()
+    work_bytes: int = 0
     op_class: str = "pointwise"
     reduce: str = "sum"
     contiguous: tuple[str, ...] = ()
+    uneven: tuple[str, ...] = ()
+    classes: bool = False
 
     def keeps(self, what: int | str) -> bool:
         """Whether autograd keeps this operand, or ``r``, the result."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autopar.ir.convert import local_numel
 from autopar.ir.errors import InfeasibleError, IRError, UnsupportedError
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
@@ -179,6 +180,8 @@ class _Builder:
             out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
             if row(node).keeps("r") and any(shapes.grads):
                 out[2, i] = local_bytes(chosen.results[0], node.results[0].type)
+            if "mask" in row(node).saves and any(shapes.grads):
+                out[2, i] = local_numel(chosen.results[0], node.results[0].type.shape)
             if row(node).op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
                 out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
         into.node(variable, *out)

@@ -6,7 +6,7 @@ import math
 
 from autopar.ir.graph import Node
 from autopar.ir.types import Attr, TensorType
-from autopar.passes.canonical_arith import mean, plain, scaled
+from autopar.passes.canonical_arith import mean, plain, scaled, total
 from autopar.passes.canonical_emit import Emitter
 from autopar.passes.canonical_products import product
 from autopar.passes.canonical_views import Rule, expand, integer, ints, operand, permute, reshape, split
@@ -88,6 +88,12 @@ def _aminmax(em: Emitter, node: Node) -> tuple[str, ...]:
         em.op(f"aten.{name}.default", operand(node), type=value.type, **attrs)
         for name, value in zip(("amin", "amax"), node.results, strict=True)
     )
+
+
+def _count_nonzero(em: Emitter, node: Node) -> tuple[str, ...]:
+    x, have = operand(node), em.types[operand(node)]
+    found = em.op("aten.ne.Tensor", x, type=TensorType("bool", have.shape), other=0)
+    return (total(em, found, _reduced(em, node), False, "i64"),)
 
 
 def _xor(em: Emitter, node: Node) -> tuple[str, ...]:
@@ -185,6 +191,8 @@ RULES: dict[str, Rule] = {
     **{f"aten.{name}.{kind}": _xor for name in ("__xor__", "bitwise_xor") for kind in ("Tensor", "Scalar")},
     "aten.aminmax.default": _aminmax,
     **{f"aten.norm.{kind}": _norm for kind in ("Scalar", "ScalarOpt_dim")},
+    "aten.count_nonzero.default": _count_nonzero,
+    "aten.count_nonzero.dim_IntList": _count_nonzero,
     "aten.pixel_shuffle.default": _pixel_shuffle,
     "aten.pixel_unshuffle.default": _pixel_unshuffle,
     "aten.channel_shuffle.default": _channel_shuffle,

@@ -40,6 +40,7 @@ from autopar.passes import (
 from autopar.passes.canonical_emit import Emitter, finished
 from autopar.passes.canonical_flatten import broadcast_or_sink
 from autopar.passes.canonical_masks import fold_masks
+from autopar.passes.canonical_slices import merge_slices
 from autopar.passes.canonical_views import Rule
 
 RULES: Mapping[str, Rule] = {
@@ -60,7 +61,7 @@ def canonicalize(graph: Graph) -> Graph:
     Requires: a graph as traced: one level, no layouts. Ensures: the same outputs and gradients; equal
     views and parameter-free nodes once, no dead nodes; ``canonicalize(canonicalize(g)) == canonicalize(g)``.
     """
-    return fold_masks(spell(graph), Emitter(broadcast_or_sink))
+    return merge_slices(fold_masks(spell(graph), Emitter(broadcast_or_sink)))
 
 
 def spell(graph: Graph) -> Graph:

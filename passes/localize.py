@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autopar.ir.errors import IRError
-from autopar.ir.graph import Node
+from autopar.ir.graph import Node, sorted_attrs
 from autopar.ir.layout import Layout
 from autopar.ir.types import Attr
+from autopar.passes.randomness import DRAWS
 from autopar.passes.strategies import Strategy
 
 # Attributes that hold the shape of the result.
@@ -24,8 +26,12 @@ def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | No
 
     Requires: operands are in the layouts that ``chosen`` needs. Attributes become local; a lookup in a
     sharded vocabulary, the picked logits of sharded classes and causal attention over a part of the rows
-    get a ``start`` attribute.
+    get a ``start`` attribute, draws an ``index``.
     """
+    if node.target in DRAWS:
+        kept = {key: value for key, value in node.attrs if key != "shape"}
+        index = _index(chosen.results[0], node.results[0].type.shape)
+        return replace(node, attrs=sorted_attrs({**kept, "index": index}))
     if node.target in SHAPE_ATTRS:
         local = chosen.results[0].local_shape(node.results[0].type.shape)
         return node.with_attrs(**{SHAPE_ATTRS[node.target]: local})
@@ -43,9 +49,15 @@ def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | No
         return node.with_attrs(**{name: int(str(node.attr(name))) // ways})
     if node.target == "aten.embedding.default" and _split(chosen.operands[0], 0):
         return _with_start(node, "autopar.embedding_shard", chosen.operands[0], shapes[0], 0)
-    if node.target == "autopar.cross_entropy_stats" and shapes[0] is not None:
-        dim = len(shapes[0]) - 1
-        return _with_start(node, node.target, chosen.operands[0], shapes[0], dim)
+    if node.target in ("autopar.cross_entropy_stats", "autopar.row_max") and shapes[0] is not None:
+        dim, layout = len(shapes[0]) - 1, chosen.operands[0]
+        assert layout is not None
+        padded = layout.padded(dim, shapes[0][dim])
+        if padded:
+            node = node.with_attrs(classes=shapes[0][dim])
+        if padded or node.target == "autopar.cross_entropy_stats":
+            return _with_start(node, node.target, layout, shapes[0], dim)
+        return node
     if node.target == "aten.scaled_dot_product_attention.default" and node.attr("is_causal") is True:
         assert shapes[0] is not None
         dim = len(shapes[0]) - 2
@@ -55,6 +67,13 @@ def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | No
             return Node(results=made.results, target=made.target, operands=made.operands[:3],
                         attrs=tuple(sorted(kept.items())), source=made.source)  # fmt: skip
     return node
+
+
+def _index(layout: Layout, shape: tuple[int, ...]) -> tuple[Attr, ...]:
+    """For each dim its factors and who owns them: the global index of every element that a device has."""
+    return tuple(
+        tuple((factor.size, factor.axis) for factor in layout.factors(dim, extent)) for dim, extent in enumerate(shape)
+    )
 
 
 def _split(layout: Layout | None, dim: int) -> bool:
@@ -72,7 +91,7 @@ def _with_start(
         if outer != end:
             raise IRError(f"{node.results[0].name} = {node.target}: dim {dim} is split in strides, {layout}")
         end = outer * size
-        start.append((axis, shape[dim] // end))
+        start.append((axis, -(-shape[dim] // end)))
     attrs = {**dict(node.attrs), "start": tuple(start)}
     return Node(
         results=node.results,

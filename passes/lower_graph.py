@@ -34,6 +34,8 @@ def comm(step: Step, operand: str, result: Value, *, owner: str = "") -> Node:
         attrs |= {"dim": step.dim, "outer": step.outer}
     if step.kind == "all_to_all":
         attrs |= {"dim_to": step.dim_to, "outer_to": step.outer_to}
+    if step.extent:
+        attrs["extent"] = step.extent
     if step.reduce != "sum":
         attrs["reduce"] = step.reduce
     if owner:

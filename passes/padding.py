@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autopar.ir.graph import SOURCES, Graph, Node
+from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node
 from autopar.ir.padding import Padding
 from autopar.ir.rules import Dim, NodeRule
 from autopar.passes.build import Model
 from autopar.passes.positions import Mark, Positions, flat_operands, node_key, positions
+from autopar.passes.prepare import needed_for
 
 # Position of the target among the operands.
 LOSSES = {
@@ -49,13 +50,18 @@ def padding_of(model: Model) -> Padding:
 
 
 def _live(model: Model) -> Iterator[tuple[Graph, Node]]:
-    """The operations that the loss depends on."""
+    """The operations that the loss or a buffer that changes depends on."""
+    wanted = _wanted(model)
     for part in (*model.graph.blocks, model.graph):
         for node in part.nodes:
-            if node.target not in (*SOURCES, "call") and (
-                part is not model.graph or node.results[0].name in model.live
-            ):
+            if node.target not in (*SOURCES, "call") and (part is not model.graph or node.results[0].name in wanted):
                 yield part, node
+
+
+def _wanted(model: Model) -> frozenset[str]:
+    """First results of the main graph's nodes that training computes."""
+    changed = [node.results[0].name for node in model.graph.nodes if node.target == ASSIGN]
+    return model.live.union(*(needed_for(model.graph, name) for name in changed))
 
 
 def _labels(model: Model) -> dict[str, int]:
@@ -116,9 +122,10 @@ def _check_factor(node: Node, rule: NodeRule, factor: str) -> None:
 
 def _check_label_uses(model: Model, labels: dict[str, int]) -> None:
     """A label that is also an index or a number to compute with would be given a value that means nothing."""
+    wanted = _wanted(model)
     carried = {node.result.name for node in model.graph.sources("input") if str(node.attr("name")) in labels}
     for node in model.graph.nodes:
-        if node.results[0].name not in model.live:
+        if node.results[0].name not in wanted:
             continue
         used = [at for at, name in enumerate(flat_operands(node)) if name in carried]
         if used and node.target in (*MOVES, *FILLS):

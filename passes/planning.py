@@ -19,7 +19,7 @@ from autopar.ir.plan import (
     ProfileInfo,
     StepTime,
 )
-from autopar.ir.program import Program
+from autopar.ir.program import RNG_INPUT, Program
 from autopar.ir.registry import REGISTERED, described
 from autopar.ir.text import print_graph
 from autopar.ir.types import TensorType
@@ -50,7 +50,8 @@ def fingerprint(model: Model, tied: tuple[tuple[str, ...], ...]) -> Fingerprint:
     return Fingerprint(
         graph_sha256=hashlib.sha256(text.encode()).hexdigest(),
         parameters={fqn: str(TensorType(p.dtype, p.shape)) for fqn, p in sorted(model.parameters.items())},
-        inputs={str(node.attr("name")): str(node.result.type) for node in model.graph.sources("input")},
+        inputs={name: str(node.result.type) for node in model.graph.sources("input")
+                if (name := str(node.attr("name"))) != RNG_INPUT},
         tied=tied, rules=registered_rules(model),
     )  # fmt: skip
 

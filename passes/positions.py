@@ -1,24 +1,25 @@
 """Where in each dim an axis may stand: batch, sequence and inner factors, followed through the graph.
 
-A *mark* says that the stretch ``[start, start · size)`` of a dim's mixed radix is a batch, is a sequence,
-or begins a factor that stands inside a whole one (``cut``: the ``n`` of a fused ``(3 n)``). Marks start at
-the inputs and at compound dims and travel along the factors of every rule, both ways, through blocks too,
-until nothing changes. So a flattened (batch, sequence) keeps both, and a weight learns that its output is
-three projections side by side.
+A *mark* says that the stretch ``[start, start · size)`` of a dim's mixed radix is a batch, is a sequence, holds
+classes (a vocabulary: it may be cut into uneven parts), or begins a factor that stands inside a whole one
+(``cut``: the ``n`` of a fused ``(3 n)``). Marks
+start at the inputs, at lookups and losses, and at compound dims and travel along the factors of every rule,
+both ways, through blocks too, until nothing changes. So a flattened (batch, sequence) keeps both, and a weight
+learns that its output is three projections side by side.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.optable import node_rule
 from autopar.ir.rules import Dim, NodeRule
 
-# (label, start, size): label is batch, sequence or cut.
+# (label, start, size): label is batch, sequence, class or cut.
 Mark: TypeAlias = tuple[str, int, int]
 Rules: TypeAlias = Mapping[tuple[str, str], NodeRule]
 
@@ -60,10 +61,14 @@ def instantiate_rules(graph: Graph) -> dict[tuple[str, str], NodeRule]:
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """``marks[graph, value][dim]`` and, for each node, ``factors[graph, node][factor]``: sorted marks."""
+    """``marks[graph, value][dim]`` and, for each node, ``factors[graph, node][factor]``: sorted marks.
+
+    ``uneven``: factors of each node that an axis may cut into padded parts.
+    """
 
     marks: Mapping[tuple[str, str], tuple[tuple[Mark, ...], ...]]
     factors: Mapping[tuple[str, str], Mapping[str, tuple[Mark, ...]]]
+    uneven: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def has(self, graph: str, value: str, label: str) -> bool:
         return any(mark[0] == label for dim in self.marks[graph, value] for mark in dim)
@@ -75,7 +80,16 @@ class Positions:
         marks = self.factors[key].get(factor, ())
         batch = [(start, start * extent) for label, start, extent in marks if label == "batch"]
         starts = {1} | {start for _, start, _ in marks} | {end for _, end in batch}
-        return tuple(p for p in sorted(starts) if _allowed(p, size, marks, batch, axis, axis_size))
+        found = tuple(p for p in sorted(starts) if _allowed(p, size, marks, batch, axis, axis_size))
+        if not found and factor in self.uneven.get(key, ()) and _padded(size, axis, axis_size):
+            return (1,)
+        return found
+
+
+def _padded(size: int, axis: str, axis_size: int) -> bool:
+    """Whether ``size`` classes leave something for every device of an axis that may take them."""
+    role = axis in (*BATCH_AXES, *SEQUENCE_AXES)
+    return not role and size % axis_size != 0 and -(-size // axis_size) * (axis_size - 1) < size
 
 
 def _allowed(
@@ -107,7 +121,11 @@ def positions(graph: Graph, rules: Rules, inputs: Mapping[str, tuple[int | None,
         factors={
             key: {f: tuple(sorted(m)) for f, m in found.items()} for key, found in state.factors.items()
         },
-    )
+        uneven={
+            key: frozenset(f for f in rule.uneven if ("class", 1, rule.sizes[f]) in state.factors[key][f])
+            for key, rule in rules.items() if rule.uneven
+        },
+    )  # fmt: skip
 
 
 class _State:
@@ -124,6 +142,8 @@ class _State:
             self.factors[key] = {factor: set() for factor in rule.sizes}
             for factor, size in _inner_factors(rule):
                 self.factors[key][factor].add(("cut", 1, size))
+            for factor in rule.uneven if rule.classes else ():
+                self.factors[key][factor].add(("class", 1, rule.sizes[factor]))
 
     def sweep(self) -> bool:
         changed = False

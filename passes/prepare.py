@@ -6,21 +6,24 @@ from collections.abc import Mapping
 
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Graph
+from autopar.ir.program import RNG_INPUT
 from autopar.ir.verify import verify
 from autopar.passes.build import Model, node_shapes
 from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.canonicalize import canonicalize
+from autopar.passes.draws import open_draws
 from autopar.passes.facts import facts
 from autopar.passes.fold import fold
 from autopar.passes.losses import open_losses
 from autopar.passes.lower import live
 from autopar.passes.positions import instantiate_rules
+from autopar.passes.randomness import number_draws
 from autopar.passes.unfold import apart
 
 
-def canonical_graph(graph: Graph) -> Graph:
-    """What the search works on: canonical, live, cross-entropy in its parts."""
-    found = open_losses(canonicalize(live(graph)))
+def canonical_graph(graph: Graph, *, rng: str = "exact") -> Graph:
+    """What the search works on: canonical, live, cross-entropy in its parts, random numbers by hash."""
+    found = open_losses(open_draws(canonicalize(live(graph)), rng=rng))
     verify(found, after="canonicalize")
     return found
 
@@ -42,13 +45,14 @@ def input_dims(graph: Graph) -> dict[str, tuple[int | None, int | None]]:
     sequence is dim 1 of token-like inputs (integers, or vectors a position).
     """
     shapes = {str(node.attr("name")): node.result.type for node in graph.sources("input")}
+    state = shapes.pop(RNG_INPUT, None)
     batch = next((kind.shape[0] for kind in shapes.values() if kind.shape), None)
     found: dict[str, tuple[int | None, int | None]] = {}
     for name, kind in shapes.items():
         first = 0 if kind.shape and kind.shape[0] == batch else None
         tokens = len(kind.shape) >= 2 and (not kind.is_float or len(kind.shape) == 3)
         found[name] = (first, 1 if tokens and first == 0 else None)
-    return found
+    return found if state is None else {**found, RNG_INPUT: (None, None)}
 
 
 def prepare(
@@ -69,7 +73,7 @@ def prepare(
         raise UsageError(
             "the model returns no loss; pass labels among the example inputs, or loss_fn=(output, target) -> loss"
         )
-    found = fold(graph) if folded else graph
+    found = number_draws(fold(graph) if folded else graph)
     found = found if shared else apart(found)
     verify(found, after="fold")
     known = facts(found)

@@ -79,12 +79,14 @@ class Pricing:
             if layout is not None and kind is not None
         ]
         moved = sum(math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in locals_)
+        drawn = entry.work_bytes * local_numel(strategy.results[0], shapes.results[0]) if entry.work_bytes else 0
         dtype = next((kind.dtype for kind in (*types[::-1],) if kind is not None and kind.is_float), "i64")
 
         def cost(phase: Literal["forward", "backward"], share: float) -> OpCost:
             return OpCost(
                 target=node.target, op_class=entry.op_class, dtype=dtype, flops=round(flops * share),
-                bytes=round(moved * share), phase=phase, shapes=tuple(shape for shape, _ in locals_),
+                bytes=round(moved * share) + (drawn if phase == "forward" else 0), phase=phase,
+                shapes=tuple(shape for shape, _ in locals_),
             )  # fmt: skip
 
         wanted = sum(shapes.grads)

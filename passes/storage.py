@@ -87,7 +87,9 @@ def keep(
         for j, need in enumerate(needs):
             owned = runtime_axes(need, trainable=stored.trainable) if not stored.buffer else ()
             for k, mode in enumerate(modes):
-                if mode.zero < 3 and not _kept_as_used(layout, need):
+                uneven = any(layout.padded(dim, extent) for dim, extent in enumerate(fact.type.shape))
+                # FSDP2 puts even parts together only
+                if (mode.zero < 3 and not _kept_as_used(layout, need)) or (mode.zero and owned and uneven):
                     out["sync_ns"][i, j, k] = FORBIDDEN
                     continue
                 key = (i, owned, mode)

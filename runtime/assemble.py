@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from autopar.ir.errors import IRError
 from autopar.ir.graph import Graph, Node
-from autopar.ir.program import Parameter, Program
+from autopar.ir.program import RNG_INPUT, Parameter, Program
 from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
 from autopar.runtime.devices import Here
 from autopar.runtime.dtensors import local_part
@@ -43,16 +43,21 @@ class Runnable:
         self.updates = updates
         self.names = [str(node.attr("fqn")) for node in stored_nodes(graph)]
         self.written = [str(node.attr("fqn")) for node in written(graph)]
+        self.inputs = [entry.name for entry in graph_inputs(graph)]
+        self.rng = torch.empty(0, dtype=torch.int64)
 
-    def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        self.top.function = self.run
+    def __call__(self, given: Mapping[str, Tensor], rng: Tensor) -> tuple[Tensor, ...]:
+        """``rng`` stays on the CPU, where reading it stops no queue: FSDP2 would move an input to the device."""
+        self.top.function, self.rng = self.run, rng
         self.updates.begin()
-        results: tuple[Tensor, ...] = self.top(*inputs)
+        results: tuple[Tensor, ...] = self.top(*(given[name] for name in self.inputs if name != RNG_INPUT))
         self.updates.finish()
         return results
 
     def run(self, *inputs: Tensor) -> Any:
-        results = self.module(*inputs, *(self.read(name) for name in self.names))
+        given = iter(inputs)
+        values = [self.rng if name == RNG_INPUT else next(given) for name in self.inputs]
+        results = self.module(*values, *(self.read(name) for name in self.names))
         return self.updates.take(results, self.written)
 
 
@@ -64,7 +69,7 @@ class Parts:
     top: Holder
     training: Runnable
     forward: Runnable
-    before: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    before: Callable[[Mapping[str, Tensor], Tensor], dict[str, Tensor]]
 
 
 def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compile: bool) -> Parts:
@@ -202,10 +207,10 @@ def _call(
 
 def _prologue(
     program: Program, here: Here, read: Callable[[str], Tensor]
-) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+) -> Callable[[Mapping[str, Tensor], Tensor], dict[str, Tensor]]:
     graph = program.prologue
     if graph is None:
-        return lambda given: {}
+        return lambda given, rng: {}
     names = [entry.name for entry in graph_inputs(graph)]
     if parameters := graph.sources("param"):
         raise IRError(f"the prologue uses {parameters[0].attr('fqn')}: only buffers are at hand there")
@@ -213,9 +218,10 @@ def _prologue(
     module = build(graph, here.coordinate, here.groups, here.device)
     outputs = graph.outputs
 
-    def before(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def before(given: Mapping[str, Tensor], rng: Tensor) -> dict[str, Tensor]:
+        known = {**given, RNG_INPUT: rng}
         with torch.no_grad():
-            results = module(*(given[name] for name in names), *(read(name) for name in stored))
+            results = module(*(known[name] for name in names), *(read(name) for name in stored))
         return dict(zip(outputs, results, strict=True))
 
     return before

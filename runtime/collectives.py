@@ -31,17 +31,18 @@ def move(x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: Move) 
         case "mask":
             return x if rank == 0 else torch.zeros_like(x)
         case "slice":
-            return local.take(x, step.dim, step.outer, size, rank).contiguous()
+            return local.take(x, step.dim, step.outer, size, rank, step.extent).contiguous()
         case "all_gather":
             pieces = x.new_empty((size * x.shape[0], *x.shape[1:]) if x.dim() else (size,))
             all_gather(pieces, x.contiguous(), group=group)
-            return local.place(pieces.view(size, *x.shape), step.dim, step.outer)
+            return local.place(pieces.view(size, *x.shape), step.dim, step.outer, step.extent)
         case "all_reduce":
             total = x.clone(memory_format=torch.contiguous_format)
             dist.all_reduce(total, op=REDUCE_OPS[step.reduce], group=group)
             return total.div_(size) if step.reduce == "mean" else total
         case "reduce_scatter":
-            return _reduce_scatter(local.to_front(x, step.dim, step.outer, size), group, size, step.reduce)
+            pieces = local.to_front(x, step.dim, step.outer, size, step.extent)
+            return _reduce_scatter(pieces, group, size, step.reduce)
         case "all_to_all":
             sent = local.to_front(x, step.dim_to, step.outer_to, size)
             pieces = torch.empty_like(sent)

@@ -31,9 +31,14 @@ __all__ = [
 ]
 
 
-def row_max(logits: Tensor) -> Tensor:
+def row_max(logits: Tensor, *, start: int = 0, classes: int = 0) -> Tensor:
     """Largest value over the last dim, outside autograd: any shift of the logits gives the same loss."""
-    return logits.detach().amax(dim=-1)
+    return _real(logits.detach(), start, classes).amax(dim=-1)
+
+
+def _real(x: Tensor, start: int, classes: int) -> Tensor:
+    """The classes of this shard that there are: the last shard may be filled up. ``classes`` 0: all."""
+    return x[..., : max(0, classes - start)] if classes else x
 
 
 def cross_entropy(
@@ -155,6 +160,8 @@ def cross_entropy_stats(
 
     ``weight`` is that of this shard.
     """
+    logits = _real(logits, start, classes)
+    weight = None if weight is None else _real(weight, start, classes)
     count = logits.shape[-1]
     inside = (target >= start) & (target < start + count) & (target != ignore_index)
     index = torch.where(inside, target - start, 0)

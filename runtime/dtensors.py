@@ -42,14 +42,30 @@ def placements(layout: Layout, axes: tuple[str, ...]) -> tuple[Placement, ...]:
 
 
 def local_part(tensor: Tensor, layout: Layout, coordinate: Mapping[str, int]) -> Tensor:
-    """This device's part of a whole tensor, in memory of its own."""
+    """This device's part of a whole tensor, in memory of its own; not padded."""
     now = Layout.replicated(layout.mesh)
     for axis, placement in _named(layout):
         if isinstance(placement, ir.Shard) and axis in coordinate:
             now = now.replace(axis, placement)
-            outer, k = now.local_outer(placement.dim, placement.outer), layout.mesh.size(axis)
-            tensor = local.take(tensor, placement.dim, outer, k, coordinate[axis])
+            dim, outer, k = placement.dim, now.local_outer(placement.dim, placement.outer), layout.mesh.size(axis)
+            extent = tensor.shape[dim] if layout.padded(dim, tensor.shape[dim]) else 0
+            tensor = local.take(tensor, dim, outer, k, coordinate[axis], extent)
+            tensor = tensor.narrow(dim, 0, _there(extent, k, coordinate[axis])) if extent else tensor
     return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def filled(part: Tensor, layout: Layout, shape: tuple[int, ...]) -> Tensor:
+    """A device's part with zeros up to the size that every device computes with."""
+    for dim, extent in enumerate(shape):
+        if layout.padded(dim, extent):
+            part = local.fill(part, dim, layout.local_shape(shape)[dim])
+    return part
+
+
+def _there(extent: int, k: int, index: int) -> int:
+    """Elements of part ``index`` of a dim that k devices share unevenly."""
+    size = -(-extent // k)
+    return min(size, extent - index * size)
 
 
 def as_dtensor(part: Tensor, layout: Layout, shape: tuple[int, ...], here: Here) -> DTensor:
@@ -59,7 +75,14 @@ def as_dtensor(part: Tensor, layout: Layout, shape: tuple[int, ...], here: Here)
         if step.axis in here.groups:
             part = conversion(of_step(step), here.groups[step.axis])(part)
     axes = layout.mesh.names
-    return DTensor.from_local(part, here.submesh(axes), placements(target, axes), run_check=False)
+    for dim, extent in enumerate(shape):
+        if target.padded(dim, extent):
+            ((_, k, axis),) = target.owners(dim)
+            part = part.narrow(dim, 0, _there(extent, k, here.coordinate[axis]))
+    return DTensor.from_local(
+        part, here.submesh(axes), placements(target, axes), run_check=False, shape=torch.Size(shape),
+        stride=torch.empty(shape, device="meta").stride(),
+    )  # fmt: skip
 
 
 def gathered(tensor: Tensor) -> Tensor:

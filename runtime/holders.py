@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from autopar.ir.program import Parameter
 from autopar.runtime import torch_private
 from autopar.runtime.devices import Here
+from autopar.runtime.dtensors import filled
 from autopar.runtime.dtypes import TORCH_DTYPES
 
 
@@ -50,7 +51,7 @@ class Holder(nn.Module):
         name, parameter = self.described[fqn]
         held: Tensor = getattr(self, name)
         if isinstance(held, DTensor):
-            held = held.to_local()
+            held = filled(held.to_local(), parameter.layout, parameter.type.shape)
         dtype = TORCH_DTYPES[parameter.compute_dtype]
         return held if held.dtype == dtype else held.to(dtype)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Graph
 from autopar.ir.layout import Layout, R, Shard
-from autopar.ir.program import MICROBATCH_AXIS, Program
+from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.ir.types import TensorType
 from autopar.runtime import local
 from autopar.runtime.dtensors import local_part
@@ -81,13 +81,19 @@ class Input:
 
 
 def inputs_of(program: Program) -> dict[str, Input]:
-    """What the user passes, in order: inputs of the main graph and the prologue but not its results."""
-    made = set(program.prologue.outputs) if program.prologue else set()
+    """What the user passes, in order: inputs of the main graph and the prologue but not what is made here."""
+    made = {RNG_INPUT, *(program.prologue.outputs if program.prologue else ())}
     found = {entry.name: entry for entry in graph_inputs(program.graph) if entry.name not in made}
     if program.prologue:
         for entry in graph_inputs(program.prologue):
-            found.setdefault(entry.name, entry)
+            if entry.name != RNG_INPUT:
+                found.setdefault(entry.name, entry)
     return found
+
+
+def draws(program: Program) -> bool:
+    """Whether the program draws random numbers."""
+    return any(entry.name == RNG_INPUT for entry in graph_inputs(program.graph))
 
 
 def graph_inputs(graph: Graph) -> list[Input]:

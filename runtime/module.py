@@ -13,7 +13,7 @@ from autopar.ir.errors import IRError, UsageError
 from autopar.ir.layout import Layout, Partial, R, Shard
 from autopar.ir.padding import Padding
 from autopar.ir.plan import Plan
-from autopar.ir.program import MICROBATCH_AXIS, Program
+from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.runtime import inputs as entries
 from autopar.runtime import local
 from autopar.runtime.assemble import assemble
@@ -23,6 +23,7 @@ from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.padding import padded
 from autopar.runtime.parameters import Names, Whole
+from autopar.runtime.random_words import at_microbatch, rng_state
 from autopar.runtime.unanimous import Unanimous
 
 # Rebuilds the model's output from the values of ``graph.outputs``.
@@ -38,7 +39,12 @@ class ParallelModule(nn.Module):
     ``whole`` gives the whole tensor of each parameter, one at a time; every rank calls it in the same
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
     ``forward``; without it, a tuple. ``calling`` finds the inputs in a call of the model; without it a call
-    has the inputs themselves. ``padding``: how a smaller batch is filled up. Making one is a collective of all ranks.
+    has the inputs themselves. ``padding``: how a smaller batch is filled up. ``training``: the mode of the model
+    that the program was made from. Making one is a collective of all ranks.
+
+    Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
+    every ``train_step`` and ``forward`` raises by one. Neither is part of the state dict: who continues a run
+    sets ``rng_step`` to what it was.
     """
 
     def __init__(
@@ -53,8 +59,13 @@ class ParallelModule(nn.Module):
         calling: entries.Calling | None = None,
         padding: Padding = NOT_PLANNED,
         compile: bool = False,
+        rng_seed: int = 0,
+        training: bool = True,
     ) -> None:
         super().__init__()
+        self.rng_seed = rng_seed
+        self.rng_step = 0
+        self._made_for = training
         self._plan = plan
         self._program = program
         self._here = here(program.mesh, device_mesh)
@@ -70,6 +81,7 @@ class ParallelModule(nn.Module):
         self._parameters.update(skeleton._parameters)
         self._buffers.update(skeleton._buffers)
         self._non_persistent_buffers_set.update(skeleton._non_persistent_buffers_set)
+        self.train(training)
 
     @property
     def plan(self) -> Plan:
@@ -87,12 +99,12 @@ class ParallelModule(nn.Module):
         """
         if self._program.loss is None:
             raise UsageError("the model returns no loss: give parallelize a loss_fn")
-        given = self._given(args, kwargs)
+        given, rng = self._given(args, kwargs)
         total: Tensor | None = None
         last = self._program.microbatches - 1
         for index in range(last + 1):
             set_gradient_sync(self._parts[0].top, index == last)
-            (loss,) = self._run(given, index, training=True)
+            (loss,) = self._run(given, index, rng, training=True)
             if loss.requires_grad:
                 loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -104,9 +116,9 @@ class ParallelModule(nn.Module):
 
         Raises UsageError as ``train_step`` does.
         """
-        given = self._given(args, kwargs)
+        given, rng = self._given(args, kwargs)
         set_gradient_sync(self._parts[0].top, True)
-        runs = [self._run(given, index, training=False) for index in range(self._program.microbatches)]
+        runs = [self._run(given, index, rng, training=False) for index in range(self._program.microbatches)]
         values = self._program.graph.values()
         outputs: list[Any] = []
         for at, name in enumerate(self._program.graph.outputs):
@@ -181,22 +193,37 @@ class ParallelModule(nn.Module):
             return kwargs
         return args[0] if isinstance(batch, Tensor) else (*args, *kwargs.values())
 
-    def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Tensor]:
+    def _check_mode(self) -> None:
+        if self.training != self._made_for and entries.draws(self._program):
+            made, now = ("training", "eval()") if self._made_for else ("evaluation", "train()")
+            raise UsageError(
+                f"the program was made in {made} mode, draws random numbers (dropout) in it, and knows no other; undo "
+                f"{now}, or run the original model on full_state_dict()"
+            )
+
+    def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
+        """Inputs of the main graph by name, and the state of the random numbers of a new step."""
+
         def checked() -> dict[str, Tensor]:
             given = self._calling.flatten(args, kwargs)
             entries.check(self._inputs, given, whole=False)
+            self._check_mode()
             return given
 
         given = self._unanimous.run(checked)
         given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
-        return {**given, **self._parts[0].before(given)}
+        rng = rng_state(self.rng_seed, self.rng_step)
+        self.rng_step += 1
+        return {**given, **self._parts[0].before(given, rng)}, rng
 
-    def _run(self, given: dict[str, Tensor], index: int, *, training: bool) -> tuple[Tensor, ...]:
+    def _run(self, given: dict[str, Tensor], index: int, rng: Tensor, *, training: bool) -> tuple[Tensor, ...]:
         parts = self._parts[0]
         graph = parts.training if training else parts.forward
-        return graph(
-            [entry.microbatch(given[entry.name], index) for entry in entries.graph_inputs(graph.graph)]
-        )
+        part = {
+            entry.name: entry.microbatch(given[entry.name], index)
+            for entry in entries.graph_inputs(graph.graph) if entry.name != RNG_INPUT
+        }  # fmt: skip
+        return graph(part, at_microbatch(rng, index))
 
 
 def _like(batch: Batch, found: Mapping[str, Tensor]) -> Parts:

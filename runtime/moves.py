@@ -23,6 +23,7 @@ class Move:
     dim_to: int = 0
     outer_to: int = 1
     reduce: str = "sum"
+    extent: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +49,7 @@ def of_step(step: Step) -> TwoWay:
         dim_to=step.dim_to,
         outer_to=step.outer_to,
         reduce=step.reduce,
+        extent=step.extent,
     )
     return _two_way(forward, step.backward)
 
@@ -68,6 +70,7 @@ def of_node(node: Node) -> TwoWay:
         dim_to=number("dim_to", 0),
         outer_to=number("outer_to", 1),
         reduce=str(node.attr("reduce", "sum")),
+        extent=number("extent", 0),
     )
     found = _two_way(forward, str(node.attr("backward", "none")))
     return replace(found, runtime_owned=node.attr("owner") == "runtime")

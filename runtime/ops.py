@@ -13,9 +13,11 @@ import torch
 
 from autopar.ir.errors import IRError
 from autopar.ir.graph import Node
-from autopar.runtime.autopar_ops import FUNCTIONS
+from autopar.ir.program import MICROBATCH_AXIS
+from autopar.runtime import autopar_ops, draws
 from autopar.runtime.dtypes import TORCH_DTYPES
 
+FUNCTIONS = {**autopar_ops.FUNCTIONS, **draws.FUNCTIONS}
 TENSOR_TYPES = (
     "Tensor",
     "Optional[Tensor]",
@@ -65,7 +67,7 @@ def bind(
     """
     namespace, _, name = node.target.partition(".")
     if namespace == "autopar":
-        return _bind_own(node, name, values, coordinate)
+        return _bind_own(node, name, values, coordinate, device)
     packet, _, overload = name.partition(".")
     try:
         function = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
@@ -106,19 +108,22 @@ def bind(
 
 
 def _bind_own(
-    node: Node, name: str, values: Sequence[Any], coordinate: Mapping[str, int]
+    node: Node, name: str, values: Sequence[Any], coordinate: Mapping[str, int], device: torch.device
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     function = FUNCTIONS.get(name)
     if function is None:
         raise IRError(f"{node.results[0].name} = {node.target}: autopar has no such operation")
     kwargs = {key: _attribute(key, value, coordinate) for key, value in node.attrs}
-    if "dtype" in inspect.signature(function).parameters:
+    parameters = inspect.signature(function).parameters
+    if "dtype" in parameters:
         kwargs.setdefault("dtype", TORCH_DTYPES[node.results[0].type.dtype])
+    if "device" in parameters:
+        kwargs["device"] = device
     return function, tuple(values), kwargs
 
 
 def _attribute(name: str, value: Any, coordinate: Mapping[str, int]) -> Any:
-    """An attribute as torch takes it: element types, memory formats, and this device's ``start``."""
+    """An attribute as torch takes it: element types, memory formats, and this device's ``start`` and ``index``."""
     if isinstance(value, str):
         if name == "dtype":
             return TORCH_DTYPES[value]
@@ -128,7 +133,14 @@ def _attribute(name: str, value: Any, coordinate: Mapping[str, int]) -> Any:
         if unknown:
             raise IRError(f"start depends on axis {unknown[0]!r}, which has no fixed position on a device")
         return sum(coordinate[axis] * stride for axis, stride in value)
+    if name == "index" and isinstance(value, tuple):
+        return tuple(tuple((size, _place(axis, coordinate)) for size, axis in dim) for dim in value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _place(axis: str | None, coordinate: Mapping[str, int]) -> int | str | None:
+    """This device's place in a factor of an ``index``. The microbatch is known only when it runs."""
+    return axis if axis is None or axis == MICROBATCH_AXIS else coordinate[axis]
 
 
 class _Place:

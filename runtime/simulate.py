@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from autopar.ir.errors import IRError
-from autopar.ir.graph import ASSIGN, Graph, Node, assigned
+from autopar.ir.graph import ASSIGN, Graph, Node, Value, assigned
 from autopar.ir.layout import Layout, Replicate, Shard
 from autopar.ir.mesh import Mesh
-from autopar.ir.program import Parameter, Program
+from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Parameter, Program
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.moves import of_node
 from autopar.runtime.ops import resolve
+from autopar.runtime.random_words import at_microbatch, rng_state
 from autopar.runtime.simulated_mesh import Values, run_step, run_steps, shard, unshard
 
 __all__ = ["Simulated", "run_steps", "shard", "simulate", "unshard"]
@@ -48,17 +49,20 @@ def simulate(
     params: Mapping[str, Tensor],
     *,
     mutation: Mutation | None = None,
+    seed: int = 0,
+    step: int = 0,
 ) -> Simulated:
     """Forward and, if the program has a loss, backward of one step on the *global* inputs.
 
     Requires: ``inputs`` by input name, ``params`` by fqn (buffers and constants too), all whole.
+    Random numbers are those of ``seed`` and ``step``.
     Raises VerificationError where devices that should hold the same do not.
     """
     mesh = program.graph.mesh or program.mesh
     layouts = {parameter.fqn: _on(mesh, parameter.layout) for parameter in program.parameters}
     leaves = {p.fqn: _leaves(params[p.fqn], layouts[p.fqn], p) for p in program.parameters}
     runner = _Runner(mesh, leaves, dict(params), mutation)
-    known = dict(inputs)
+    known = {**inputs, RNG_INPUT: rng_state(seed, step)}
     if program.prologue is not None:
         before = _Runner(program.prologue.mesh or program.mesh, {}, dict(params), mutation)
         with torch.no_grad():
@@ -69,13 +73,13 @@ def simulate(
     if program.loss is not None:
         held = values[program.loss]
         _seed(held, program.graph.values()[program.loss].layout)
-        loss = _whole(held, program.graph.values()[program.loss].layout)
+        loss = _whole(held, program.graph.values()[program.loss])
     gradients = {
-        p.fqn: unshard([_gradient(x) for x in leaves[p.fqn]], layouts[p.fqn])
+        p.fqn: unshard([_gradient(x) for x in leaves[p.fqn]], layouts[p.fqn], p.type.shape)
         for p in program.parameters
         if p.trainable and not p.buffer and loss is not None
     }
-    buffers = {fqn: _whole(held, Layout.replicated(mesh)) for fqn, held in runner.written.items()}
+    buffers = {fqn: unshard(held, Layout.replicated(mesh)) for fqn, held in runner.written.items()}
     return Simulated(loss=loss, outputs=outputs, gradients=gradients, buffers=buffers)
 
 
@@ -102,10 +106,17 @@ class _Runner:
         entries: dict[str, Values] = {}
         for node in graph.nodes:
             if node.target == "input":
-                entries[node.result.name] = shard(inputs[str(node.attr("name"))], _layout(node))
+                name = str(node.attr("name"))
+                held = shard(inputs[name], _layout(node))
+                entries[node.result.name] = self.in_time(held) if name == RNG_INPUT else held
         values = self.run(graph, graph, entries, None)
         types = graph.values()
-        return tuple(_whole(values[name], types[name].layout) for name in graph.outputs), values
+        return tuple(_whole(values[name], types[name]) for name in graph.outputs), values
+
+    def in_time(self, states: Values) -> Values:
+        """The state of the random numbers as each rank's microbatch has it."""
+        places = [position.get(MICROBATCH_AXIS, 0) for position in self.positions]
+        return [at_microbatch(rng, place) for rng, place in zip(states, places, strict=True)]
 
     def run(
         self, top: Graph, graph: Graph, entries: Mapping[str, Values], slots: tuple[str, ...] | None
@@ -203,7 +214,7 @@ def _gradient(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
-def _whole(values: Values, layout: Layout | None) -> Tensor:
-    if layout is None:
+def _whole(values: Values, of: Value) -> Tensor:
+    if of.layout is None:
         raise IRError("an output has no layout: not a lowered graph")
-    return unshard([x.detach() for x in values], layout)
+    return unshard([x.detach() for x in values], of.layout, of.type.shape)

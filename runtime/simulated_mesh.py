@@ -43,14 +43,14 @@ def _among(group: Values, step: Move) -> Values:
         case "mask":
             return [group[0], *(torch.zeros_like(x) for x in group[1:])]
         case "slice":
-            return [local.take(x, step.dim, step.outer, k, i) for i, x in enumerate(group)]
+            return [local.take(x, step.dim, step.outer, k, i, step.extent) for i, x in enumerate(group)]
         case "all_gather":
-            return [local.place(torch.stack(group), step.dim, step.outer)] * k
+            return [local.place(torch.stack(group), step.dim, step.outer, step.extent)] * k
         case "all_reduce":
             return [_reduce(group, step.reduce)] * k
         case "reduce_scatter":
             total = _reduce(group, step.reduce)
-            return [local.take(total, step.dim, step.outer, k, i) for i in range(k)]
+            return [local.take(total, step.dim, step.outer, k, i, step.extent) for i in range(k)]
         case "all_to_all":
             sent = [local.to_front(x, step.dim_to, step.outer_to, k) for x in group]
             return [local.place(torch.stack([x[i] for x in sent]), step.dim, step.outer) for i in range(k)]
@@ -98,15 +98,16 @@ def shard(tensor: Tensor, layout: Layout) -> Values:
     for axis, placement in zip(layout.mesh.names, layout.placements, strict=True):
         now = now.replace(axis, placement)
         if isinstance(placement, Shard):
-            outer = now.local_outer(placement.dim, placement.outer)
-            held = move(held, layout.mesh, Move(kind="slice", axis=axis, dim=placement.dim, outer=outer))
+            dim, outer = placement.dim, now.local_outer(placement.dim, placement.outer)
+            extent = tensor.shape[dim] if layout.padded(dim, tensor.shape[dim]) else 0
+            held = move(held, layout.mesh, Move(kind="slice", axis=axis, dim=dim, outer=outer, extent=extent))
         elif placement == Partial("sum"):
             held = move(held, layout.mesh, Move(kind="mask", axis=axis))
     return held
 
 
-def unshard(values: Values, layout: Layout) -> Tensor:
-    """The whole tensor that the ranks hold together.
+def unshard(values: Values, layout: Layout, shape: tuple[int, ...] = ()) -> Tensor:
+    """The whole tensor that the ranks hold together. ``shape``: of the whole, needed where parts are padded.
 
     Raises VerificationError where devices that should hold the same do not.
     """
@@ -114,7 +115,9 @@ def unshard(values: Values, layout: Layout) -> Tensor:
     for axis in reversed(layout.mesh.names):
         match now[axis]:
             case Shard(dim, outer):
-                step = Move(kind="all_gather", axis=axis, dim=dim, outer=now.local_outer(dim, outer))
+                extent = shape[dim] if shape and layout.padded(dim, shape[dim]) else 0
+                outer = now.local_outer(dim, outer)
+                step = Move(kind="all_gather", axis=axis, dim=dim, outer=outer, extent=extent)
                 held = move(held, layout.mesh, step)
             case Partial(op):
                 held = move(held, layout.mesh, Move(kind="all_reduce", axis=axis, reduce=op))

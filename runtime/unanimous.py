@@ -23,7 +23,8 @@ class Unanimous:
 
     def __init__(self) -> None:
         self._world = dist.get_world_size() if dist.is_initialized() else 1
-        only_devices = self._world > 1 and str(dist.get_backend()) == "nccl"
+        backend = str(dist.get_backend()) if self._world > 1 else ""
+        only_devices = "nccl" in backend and "gloo" not in backend
         self._group = dist.new_group(backend="gloo") if only_devices else None
 
     def run(self, prepare: Callable[[], T]) -> T:

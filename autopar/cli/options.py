@@ -131,7 +131,7 @@ RecomputeMode: TypeAlias = Annotated[
 ]
 Rng: TypeAlias = Annotated[
     str,
-    typer.Option("--rng", metavar="exact|fast", help="How dropout is made equal.", rich_help_panel=_SEARCH),
+    typer.Option("--rng", metavar="exact|fast", help="Dropout: alike on all plans, or fused.", rich_help_panel=_SEARCH),
 ]
 TimeLimit: TypeAlias = Annotated[
     str,

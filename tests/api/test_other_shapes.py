@@ -59,7 +59,10 @@ def ended() -> dict[int, list[dict[str, Outcome]]]:
         ("wider", "input x: expected f32[4,16] (this rank's part of f32[8,16]), given f32[4,15]"),
         ("dtype", "input x: expected f32[4,16] (this rank's part of f32[8,16]), given f64[4,16]"),
         ("missing", "input labels is missing; the inputs are x, labels"),
-        ("no tensor", "input x: expected a tensor, given a NoneType"),
+        (
+            "no tensor",
+            "input x: given None, the example inputs had tensor; what is no tensor is a constant of the program",
+        ),
         ("forward", "input x: expected f32[4,16] (this rank's part of f32[8,16]), given f32[5,16]"),
     ],
 )

@@ -49,7 +49,7 @@ def test_graphs_as_they_should_be_pass(graph):
         ("return %4", "return %x", "@block0: output %x is not defined"),
         ("alpha=1, beta=none", "beta=none, alpha=1", "attributes are sorted and named once, not beta, alpha"),
         ("alpha=1, beta=none", "alpha=1, alpha=1", "attributes are sorted and named once"),
-        ("%x: f32[4]{dp:S(0)}", "%x: f32[3]{dp:S(0)}", "the layout of %x: axis dp of size 2 at stride 1"),
+        ("%x: f32[4]{dp:S(0)}", "%x: f32[1]{dp:S(0)}", "the layout of %x: axis dp of size 2 at stride 1"),
         ("%x: f32[4]{dp:S(0)}", "%x: f32[4]{dp:S(1)}", "the layout of %x: no dim 1"),
         ('fqn="w"', 'name="w"', 'param needs fqn="…"'),
         ("param() {fqn", "param(%x) {fqn", "param has one result and no operand"),
@@ -130,3 +130,31 @@ def test_blocks_hold_no_blocks():
     inner = replace(graph.blocks[0], blocks=(graph.blocks[0],))
     with pytest.raises(IRError, match="blocks hold no blocks"):
         verify(replace(graph, blocks=(inner,)))
+
+
+ASSIGNING = """\
+graph @main {
+  %b: f32[4] = buffer() {fqn="b"}
+  %c: f32[2] = buffer() {fqn="c"}
+  %w: f32[4] = param() {fqn="w"}
+  %n: f32[4] = aten.add.Tensor(%b) {other=1}
+  %y: f32[4] = autopar.assign(%w, [%b], [%n]) {}
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[%b], [%n]", "[%n], [%b]", "%n is no buffer as it is stored: only that can be written"),
+        ("[%b], [%n]", "[%w], [%n]", "%w is no buffer as it is stored"),
+        ("[%b], [%n]", "[%b, %b], [%n, %n]", "%b is written twice"),
+        ("[%b], [%n]", "[%c], [%n]", r"buffers and their new values differ: f32\[2\] and f32\[4\]"),
+        ("[%b], [%n]", "%b, %n", "has a value, a list of buffers and a list of new values"),
+    ],
+)
+def test_an_assign_writes_each_buffer_once_with_its_own_kind(old, new, message):
+    verify(parse_graph(ASSIGNING))
+    with pytest.raises(IRError, match=message):
+        verify(parse_graph(ASSIGNING.replace(old, new)))

@@ -41,6 +41,21 @@ class Centred(nn.Module):
         return x - x.mean(0)
 
 
+class Counting(nn.Module):
+    """Adds up what it has seen in a buffer, of which the loss knows nothing."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.seen.add_(x.sum((0, 1)))
+        return x
+
+
 class Twice(nn.Module):
     """Two losses, each with an index of its own that is ignored."""
 
@@ -94,16 +109,17 @@ def test_a_cross_entropy_of_labels_leaves_rows_out(loss: Loss, ignored: int) -> 
          r"aten\.sum\S* at test_padding\.py:\d+ adds up the rows of the batch"),
         (Net(mean, OverRows()), r"aten\.softmax\.int at body test_padding\.py:\d+ needs all rows of the batch"),
         (Net(mean, Centred()), r"aten\.sum\.dim_IntList at body test_padding\.py:\d+ adds up the rows"),
+        (Net(mean, Counting()), r"aten\.sum\.dim_IntList at body test_padding\.py:\d+ adds up the rows"),
         (Net(lambda logits, labels: mean(logits, labels + 0 * labels)), "are computed, not an input of the batch"),
         (Net(lambda logits, labels: mean(logits, F.pad(labels, (0, 1), value=0)[:, 1:])), "are computed"),
         (Net(lambda logits, labels: mean(logits + labels[..., None], labels)), "computes with the labels"),
         (Net(lambda logits, labels: mean(logits, labels, reduction="sum") / len(labels)),
          r"has the number 8, which may count the planned rows"),
-        (Net(lambda logits, labels: mean(logits, labels, reduction="none").mean()), "no loss .* leaves rows out"),
+        (Net(lambda logits, labels: mean(logits, labels, reduction="none").mean()), "adds up the rows"),
         (Twice(second=2), "two losses ignore different values of labels: 3 and 2"),
     ],
-    ids=["no labels", "mse", "second term", "softmax over rows", "centred", "computed labels", "filled labels",
-         "labels as input", "divided by rows", "mean of each", "two indices"],
+    ids=["no labels", "mse", "second term", "softmax over rows", "centred", "buffer", "computed labels",
+         "filled labels", "labels as input", "divided by rows", "mean of each", "two indices"],
 )  # fmt: skip
 def test_what_ties_rows_together_is_named(model: nn.Module, reason: str) -> None:
     refused = found(model)

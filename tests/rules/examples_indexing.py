@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.rules.example import Example, above, bools, call, f, fixed, ints, part, positive
+from autopar.ir.types import Attr
+from tests.rules.example import Arg, Example, above, bools, call, f, fixed, ints, part, positive
 
 
 def _pointwise() -> Iterator[Example]:
@@ -41,6 +42,16 @@ def _pointwise() -> Iterator[Example]:
     yield call("aten.clamp.Tensor", f(12, 4), None, f(12, 1))
     yield call("aten.lerp.Scalar", f(12, 4), f(12, 4), weight=0.3)
     yield call("aten.lerp.Tensor", f(12, 4), f(12, 4), f(12, 4))
+    for name in ("smooth_l1_loss", "huber_loss", "soft_margin_loss", "poisson_nll_loss", "kl_div",
+                 "binary_cross_entropy_with_logits"):  # fmt: skip
+        more: dict[str, Attr] = {"log_input": True, "full": False, "eps": 1e-8} if "poisson" in name else {}
+        target = Arg((4, 6), "part" if "kl" in name else "fixed")
+        yield call(f"aten.{name}.default", f(4, 6), target, reduction=0, **more)
+    yield call("aten.kl_div.default", f(4, 6), f(4, 6), reduction=0, log_target=True)
+    yield call("aten.huber_loss.default", f(4, 6), f(4, 6))
+    yield call("aten.binary_cross_entropy.default", part(12, 5), part(12, 5), fixed(12, 5), reduction=0)
+    bce = "aten.binary_cross_entropy_with_logits.default"
+    yield call(bce, f(12, 4), part(12, 4), None, fixed(4), reduction=0)
     yield call("aten.isin.Tensor_Tensor", ints(20, 12, 4), ints(20, 6))
     yield call("aten.bucketize.Tensor", fixed(12, 4), fixed(3))
     yield call("aten.one_hot.default", ints(6, 4, 12), num_classes=6)
@@ -101,6 +112,7 @@ def _indexing() -> Iterator[Example]:
     yield call("aten.scatter_reduce.two", f(12, 5), ints(5, 12, 3), f(12, 3), dim=1, reduce="sum")
     for name in ("tril", "triu"):
         yield call(f"aten.{name}.default", f(4, 12, 5), diagonal=1)
+    yield call("aten.linalg_inv.default", f(12, 4, 4))
     yield call("aten.diagonal.default", f(4, 4, 12))
     yield call("aten.diagonal.default", f(12, 4, 5), offset=1, dim1=1, dim2=-1)
     yield call("aten.diag_embed.default", f(12, 4))
@@ -111,6 +123,8 @@ def _constants() -> Iterator[Example]:
     yield call("aten.full.default", size=(4, 6), fill_value=1.5, dtype="f64")
     yield call("aten.full.default", size=(1, 12, 5), fill_value=False, dtype="bool")
     yield call("aten.linspace.default", start=0.0, end=1.0, steps=12, dtype="f64")
+    for name in ("hann", "hamming", "blackman"):
+        yield call(f"aten.{name}_window.default", window_length=12, dtype="f64")
     for name in ("tril_indices", "triu_indices"):
         yield call(f"aten.{name}.default", row=4, col=4, dtype="i64")
 

@@ -19,6 +19,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.optable import TABLE, node_rule
 from autopar.ir.rules import Dim, NodeRule
 from autopar.ir.types import Attr
+from autopar.passes.localize import SHAPE_ATTRS
 from autopar.runtime.ops import run_node
 from tests.lowered import type_of
 from tests.rules.example import Arg, Example, Operand
@@ -32,6 +33,8 @@ LARGEST = 3000  # elements of one operand
 # Rows whose examples keep their sizes, by target or by the name of their derivation, and why.
 FIXED = {
     "replicated": "nothing is split, whatever the sizes are",
+    **{f"aten.{name}.default": "one number of all elements, which stay whole" for name in ("prod", "any", "all")},
+    "autopar.advance": "the state of the random numbers has one length",
     "autopar.assign": "what it writes must be a buffer as it is stored, and summands of an operand are none",
 }
 
@@ -39,7 +42,16 @@ FIXED = {
 KEPT: dict[str, tuple[str, ...]] = {
     "autopar.cross_entropy_from_stats": ("stat",),  # two sums, or three
     "autopar.cross_entropy_rows_from_stats": ("stat",),
+    "convolution": ("g",),
+    "group_norm": ("g",),
 }
+
+# Rows whose whole factors keep their size: windows and the like stand in attributes, and what is picked from
+# bounds the index.
+WHOLE_KEPT = (
+    "aten.topk.default", "aten.kthvalue.default", "aten.one_hot.default", "aten.linalg_inv.default", "aten.scatter.src",
+    "aten.scatter.value", "aten.scatter_add.default", "aten.scatter_reduce.two",
+)  # fmt: skip
 
 # Derivations whose whole dims may have any size too. Elsewhere other operands, attributes or indices depend on
 # them in ways that the rule does not say (kernels, gates, pieces), and torch does not check them all.
@@ -127,7 +139,7 @@ def _free(target: str, rule: NodeRule, factor: str) -> bool:
     spec = TABLE[target].spec
     if factor in (*KEPT.get(target, ()), *KEPT.get(spec, ())):
         return False
-    if factor in rule.whole and "->" not in spec and spec not in ANY_SIZE:
+    if factor in rule.whole and (target in WHOLE_KEPT or ("->" not in spec and spec not in ANY_SIZE)):
         return False
     return any(factor in dim for dims in (*rule.operands, *rule.results) for dim in dims)
 
@@ -157,9 +169,10 @@ def _resized_arg(arg: Arg | None, dims: tuple[Dim, ...], sizes: Mapping[str, int
 def _attr(example: Example, rule: NodeRule, sizes: Mapping[str, int], key: str, value: Attr) -> Attr:
     """Attributes that hold sizes."""
     target, first = example.target, next((arg for arg in flat(example.operands) if arg is not None), None)
-    assert first is not None
-    if (target, key) in (("aten.reshape.default", "shape"), ("aten.expand.default", "size")):
+    if (target, key) in SHAPE_ATTRS.items():
         return tuple(_extent(dim, sizes) for dim in rule.results[0])
+    if first is None:
+        return value
     if key == "split_sizes":
         dim = int(str(dict(example.attrs).get("dim", 0)))
         return tuple(_extent(dims[dim], sizes) for dims in rule.results)

@@ -70,6 +70,7 @@ def offered(target: str, size: int = 2) -> set[str]:
         ("autopar.row_max", {"v", "*b0", "*b1", "-"}),
         ("aten.linear.default", {"*b0", "*b1", "k", "n", "P0", "P1", "-"}),
         ("aten.layer_norm.default", {"d0", "d1", "-"}),
+        ("autopar.dropout", {"*b0", "*b1", "*b2", "*b3", "P0", "-"}),
     ],
 )
 def test_what_is_offered(target: str, choices: set[str]) -> None:
@@ -92,6 +93,7 @@ def test_what_is_offered(target: str, choices: set[str]) -> None:
         ("aten.cumsum.default", "*b -> *b", {}),
         ("aten.amax.default", "reduction", {}),
         ("aten.index_select.default", "slice_dim", {}),
+        ("autopar.dropout", "*b, state -> *b", {}),
     ],
 )
 def test_a_lying_rule_is_caught(

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
+from tests.families import FAMILIES
+
 D = torch.float64
 
 
@@ -261,6 +263,8 @@ CASES: dict[str, Callable[[], Made]] = {
 
 
 def made(name: str) -> Made:
-    """The model and its example inputs, of the same numbers every time."""
+    """The model and its example inputs, of the same numbers every time; a family's by its name."""
     torch.manual_seed(0)
+    if name in FAMILIES:
+        return FAMILIES[name].build(), FAMILIES[name].batch()
     return CASES[name]()

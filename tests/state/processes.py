@@ -16,7 +16,7 @@ import autopar
 from autopar.errors import AutoparError
 from autopar.runtime.module import ParallelModule
 from tests.state.networks import made
-from tests.state.simulated import FAIR
+from tests.state.simulated import FREE
 
 STEPS = 2
 
@@ -35,7 +35,7 @@ class Case:
 def train(case: Case) -> dict[str, Any]:
     """Two steps, then a plain forward and backward; everything whole."""
     model, inputs = made(case.name)
-    parallel = autopar.parallelize(model, inputs, mesh=dict(case.mesh), profile=FAIR, **case.options)
+    parallel = autopar.parallelize(model, inputs, mesh=dict(case.mesh), profile=FREE, **case.options)
     batch = parallel.shard_inputs(inputs)
     found: dict[str, Any] = {"losses": [], "gradients": []}
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
@@ -99,7 +99,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
 def refusals() -> dict[str, str]:
     """What a call is told that is not the example's; the next good call is none the worse."""
     model, inputs = made("options")
-    parallel = autopar.parallelize(model, inputs, mesh={"dp": 2}, profile=FAIR)
+    parallel = autopar.parallelize(model, inputs, mesh={"dp": 2}, profile=FREE)
     batch = parallel.shard_inputs(inputs)
     rest = {key: value for key, value in batch.items() if key != "scale"}
     found = {

@@ -19,7 +19,8 @@ from autopar.passes.trace.structure import Structure
 from autopar.runtime.parity import compare
 from autopar.runtime.simulate import Simulated, simulate
 
-FAIR = str(Path(__file__).parents[1] / "networks" / "fair.toml")
+NETWORKS = Path(__file__).parents[1] / "networks"
+FREE = str(NETWORKS / "free.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +30,14 @@ class Planned:
     program: Program
 
 
-def planned(model: nn.Module, inputs: Any, mesh: str, **options: Any) -> Planned:
+def planned(model: nn.Module, inputs: Any, mesh: str, *, network: str = "free", **options: Any) -> Planned:
+    """``free``: communication costs nothing, so that even tiny models are split wherever they may be."""
     sizes = {axis: int(size) for axis, size in (part.split("=") for part in mesh.split(","))}
     world = 1
     for size in sizes.values():
         world *= size
-    arguments = check(cluster=f"1x{world}xCPU", mesh=sizes, profile=FAIR, name="state", **options)
+    profile = str(NETWORKS / f"{network}.toml")
+    arguments = check(cluster=f"1x{world}xCPU", mesh=sizes, profile=profile, name="state", **options)
     readied = ready(model, inputs, arguments)
     plan, program = find_plan(readied, arguments)
     return Planned(readied=readied, plan=plan, program=program)

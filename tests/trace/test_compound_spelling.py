@@ -39,6 +39,7 @@ COMPOUND: dict[str, tuple[Body, list[str]]] = {
     "instance_norm": (lambda w: F.instance_norm(w, weight=w[0, :, 0, 0], eps=0.1), ["group_norm"]),
     "roll_of_all": (lambda w: torch.roll(w, 5), ["roll"]),
     "meshgrid": (lambda w: torch.meshgrid(w[0, 0, 0], w[0, :, 0, 0], indexing="xy"), []),
+    "count_nonzero": (lambda w: w.count_nonzero(1), ["ne", "sum"]),
     "sort": (lambda w: w.sort().values, ["sort"]),
     "addbmm": (lambda w: torch.addbmm(w[0, 0], w[0], w[1].mT, beta=2, alpha=3), ["matmul", "mul", "mul", "add"]),
     "matrix_and_vector": (lambda w: w[0, 0] @ w[0, 0, 0], ["matmul"]),
@@ -89,3 +90,22 @@ def test_indexing_is_as_plain_as_it_can_be(name: str) -> None:
     body, expected = INDEXING[name]
     found = [word for word in words(body, (4, 5, 6)) if word != "mul" or word in expected]
     assert sorted(found) == sorted(expected)
+
+
+SLICES: dict[str, tuple[Body, int]] = {
+    "all_of_it": (lambda w: w[:, 3:] * w[:, :1] + w[:, 1:3].sum(), 1),
+    "one_by_one": (lambda w: sum(w[:, at] * at for at in range(1, 5)) * w[:, 0], 1),
+    "two_halves": (lambda w: torch.cat([w[..., 3:], w[..., :3]], -1), 0),
+    "a_gap": (lambda w: w[:, :1] * w[:, 1:2] * w[:, 4:], 0),
+    "an_overlap": (lambda w: w[:, :2] * w[:, 1:3] * w[:, 3:], 0),
+    "a_step": (lambda w: w[:, ::2].sum() * w[:, 1:4].sum() * w[:, 4:], 0),
+    "two_dims": (lambda w: w[:, :2].sum() * w[:, 2:].sum() * w[..., :3].sum() * w[..., 3:], 0),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_that_tile_a_dim_are_one_split(name: str) -> None:
+    body, splits = SLICES[name]
+    found = targets(traced_body(body, (4, 5, 6)))
+    assert found.count("aten.split_with_sizes.default") == splits
+    assert ("aten.slice.Tensor" in found) == (splits == 0)

@@ -1,0 +1,85 @@
+"""What a process of these tests does: train a model with dropout through the public API."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+import autopar
+from autopar.runtime.module import ParallelModule
+from tests.randomness.dropped import FAIR, LOSSES, MODELS, batch, example
+
+STEPS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    model: str
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        mesh = ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
+        return "-".join([self.model, mesh, *(f"{key}={value}" for key, value in self.options.items())])
+
+
+def trained(run: Run) -> dict[str, Any]:
+    """Losses and gradients of two steps without an optimizer, then of ``forward``."""
+    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
+    torch.manual_seed(0)
+    model = MODELS[run.model]().train()
+    torch.manual_seed(40 + dist.get_rank())  # ranks differ: that of rank 0 counts
+    parallel = autopar.parallelize(
+        model, batch(run.model), mesh=run.mesh or None, profile=str(FAIR), **run.options
+    )
+    parts = parallel.shard_inputs(batch(run.model))
+    assert isinstance(parts, dict)
+    found: dict[str, Any] = {"losses": [], "gradients": []}
+    for _ in range(STEPS):
+        found["losses"].append(parallel.train_step(**parts))
+        found["gradients"].append(_gradients(parallel))
+    torch.rand(dist.get_rank() + 1)  # what a rank draws for itself changes nothing
+    loss = parallel(**parts).loss
+    loss.backward()
+    found["losses"].append(loss.detach())
+    found["gradients"].append(_gradients(parallel))
+    found["seed"], found["step"] = parallel.rng_seed, parallel.rng_step
+    parallel.rng_step = 1
+    found["second step again"] = parallel.train_step(**parts)
+    found["recompute"] = dict(parallel.plan.recompute)
+    return found
+
+
+def _gradients(model: ParallelModule) -> dict[str, Tensor]:
+    found = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert isinstance(parameter.grad, DTensor)
+            found[name] = parameter.grad.full_tensor().clone()
+    model.zero_grad()
+    return found
+
+
+def each(runs: list[Run]) -> list[dict[str, Any]]:
+    """Several in one set of processes: starting them costs more than running."""
+    return [trained(run) for run in runs]
+
+
+def evaluated() -> str:
+    """The message of an evaluation by a program made for training."""
+    x, target = example("masks")
+    model = autopar.parallelize(MODELS["masks"](), (x, target), profile=str(FAIR), loss_fn=LOSSES["masks"])
+    model(x, target=target)
+    model.eval()
+    try:
+        model(x, target=target)
+    except autopar.errors.UsageError as error:
+        return str(error)
+    return "no error"
