@@ -14,7 +14,7 @@ from random import Random
 
 import torch
 
-from autopar.ir.errors import InfeasibleError, UnsupportedError
+from autopar.ir.errors import InfeasibleError, LimitReachedError, UnsupportedError
 from autopar.ir.mesh import Mesh
 from tests.fuzz.model import Model, Sizes
 from tests.parity.any_model import check_against_torch, simulated
@@ -70,7 +70,7 @@ def _run(
     try:
         found = simulated(model, batch, mesh, microbatches=microbatches, zero=zero, recompute=recompute,
                           folded=folded, seed=None if real else seed)[1]  # fmt: skip
-    except (UnsupportedError, InfeasibleError) as error:
+    except (UnsupportedError, InfeasibleError, LimitReachedError) as error:
         return Outcome(text=text, refused=str(error))
     check_against_torch(found, model, batch, TOLERANCE)
     return Outcome(text=text)

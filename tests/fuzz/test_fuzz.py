@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from autopar.ir.errors import VerificationError
+from autopar.ir.optable import TABLE, rule
 from tests.fuzz.fuzz import Outcome, run_case
 
 FIXED = range(36)
@@ -21,6 +23,25 @@ def test_random_plans_of_random_models_are_right() -> None:
     refused = [outcome for outcome in outcomes if outcome.refused]
     assert all("microbatches" in outcome.refused for outcome in refused), refused
     assert len(refused) < len(outcomes) / 3
+
+
+@pytest.mark.parametrize(
+    ("target", "spec", "partial"),
+    [("aten.layer_norm.default", "*b d, d, d -> *b d", ""), ("aten.linear.default", "*b k, n k -> *b n", "0+1")],
+)
+def test_a_lying_rule_is_found(monkeypatch: pytest.MonkeyPatch, target: str, spec: str, partial: str) -> None:
+    """Within the fixed cases: they reach placements that are wrong if a rule is."""
+    monkeypatch.setitem(TABLE, target, TABLE[target])
+    rule(target, spec, partial=partial)
+    assert any(_wrong(seed) for seed in FIXED)
+
+
+def _wrong(seed: int) -> bool:
+    try:
+        run_case(seed)
+    except (VerificationError, AssertionError, RuntimeError):
+        return True
+    return False
 
 
 @pytest.mark.slow

@@ -25,6 +25,9 @@ from tests.lowered import pricing_of
 from tests.parity.planned import MEMORY_BYTES, NETWORKS
 from tests.parity.shuffled import shuffled
 
+# Sums of numbers near 1 in float64 differ by as much in another order; a saturated model's gradients are smaller.
+NOISE = 1e-14
+
 
 def simulated(
     model: nn.Module, batch: Mapping[str, Tensor], mesh: Mesh, *, microbatches: int = 1, zero: int | None = None,
@@ -74,4 +77,9 @@ def check_against_torch(found: Simulated, model: nn.Module, batch: Mapping[str, 
         name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         for name, parameter in model.named_parameters()
     }
-    compare(found.gradients, wanted, tol=tolerance, what="gradients")
+    assert set(found.gradients) == set(wanted)
+    settled = {
+        name: wanted[name] if float((got - wanted[name]).abs().max()) <= NOISE else got  # NaN is no noise
+        for name, got in found.gradients.items()
+    }
+    compare(settled, wanted, tol=tolerance, what="gradients")

@@ -34,6 +34,7 @@ LARGEST = 3000  # elements of one operand
 FIXED = {
     "replicated": "nothing is split, whatever the sizes are",
     **{f"aten.{name}.default": "one number of all elements, which stay whole" for name in ("prod", "any", "all")},
+    "autopar.advance": "the state of the random numbers has one length",
     "autopar.assign": "what it writes must be a buffer as it is stored, and summands of an operand are none",
 }
 

@@ -26,14 +26,35 @@ EXTREMUM = (
 )
 TRUTH = "booleans are no summands: layouts have Partial(sum) and Partial(max) of numbers only"
 
-# What DTensor offers and we do not, and why. "*" stands for every offer of the operation.
+# What DTensor offers and we do not, and why. "*": everything that it offers for the operation beyond ours.
 NOT_OFFERED: dict[str, dict[str, str]] = {
     **{f"aten.{name}_like.default": {"P(sum) -> R": CONSTANT} for name in ("zeros", "ones", "full")},
     **{f"aten.new_{name}.default": {"*": CONSTANT} for name in ("zeros", "ones", "full")},
     **{f"aten.{name}.default": {"S(0) -> P(max)": EXTREMUM, "S(1) -> P(max)": EXTREMUM} for name in ("amax",)},
     **{f"aten.{name}.default": {"S(0) -> P(min)": EXTREMUM, "S(1) -> P(min)": EXTREMUM} for name in ("amin",)},
-    "aten.any.dim": {"S(1) -> P(sum)": TRUTH},
-    "aten.all.dim": {"S(1) -> P(product)": TRUTH},
+    **{
+        f"aten.{name}": {f"S({i}) -> P(sum)": TRUTH for i in range(3)}
+        for name in ("any.dim", "any.default", "any.dims")
+    },
+    **{f"aten.{name}": {f"S({i}) -> P(product)": TRUTH for i in range(3)} for name in ("all.dim", "all.default")},
+    "aten.isin.Tensor_Tensor": {"R,S(0) -> P(sum)": TRUTH},
+    **{
+        f"aten.{name}": {f"S({i}) -> P(product)": "layouts have no Partial(product)" for i in range(2)}
+        for name in ("prod.dim_int", "prod.default")
+    },
+    "aten.linalg_vector_norm.default": {
+        f"S({i}) -> P(sum)": "its Partial is of powers, a root taken later; layouts have sums alone" for i in range(2)
+    },
+    "aten.logsumexp.default": {"S(1) -> S(0)": "DTensor is wrong: the shards are of dim 1, dim 0 has size 1"},
+    **{f"aten.{name}.default": {"*": "DTensor gathers inside the operation"} for name in ("argmax", "argmin")},
+    "aten.convolution.default": {
+        "*": "DTensor exchanges borders inside the operation and calls results of split or summed weights whole, which "
+        "they are not"
+    },
+    **{
+        f"aten.{name}": {"*": "operand and values would have to be summands together; updates are reduced first"}
+        for name in ("index_put.default", "index_add.default", "index_copy.default", "index_fill.int_Tensor")
+    },
     "aten.to.dtype": {
         "P(sum) -> P(sum)": "a rule knows shapes, no element types, and a narrowing cast of summands loses bits"
     },
