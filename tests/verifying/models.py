@@ -12,6 +12,11 @@ def tiny_gpt2() -> tuple[nn.Module, dict[str, Tensor]]:
     return gpt2(layers=3), inputs("gpt2")
 
 
+def dropped_gpt2() -> nn.Module:
+    """With dropout, in attention too."""
+    return gpt2(resid_pdrop=0.1, attn_pdrop=0.1)
+
+
 def tiny_bert() -> nn.Module:
     return bert()
 

@@ -16,7 +16,7 @@ from autopar.ir.errors import MismatchError, UsageError, VerificationError
 from autopar.ir.plan import Plan
 from autopar.verifying.verify import Given, verified
 from tests.models import inputs
-from tests.verifying.models import perceptron, tiny_bert, tiny_gpt2
+from tests.verifying.models import dropped_gpt2, perceptron, tiny_bert, tiny_gpt2
 
 FAIR = str(Path(__file__).parents[1] / "networks" / "fair.toml")
 GPT2 = "tests.verifying.models:tiny_gpt2"
@@ -66,6 +66,11 @@ def test_mixed_precision_is_verified_in_double():
                         mixed_precision="bf16")  # fmt: skip
     found = autopar.verify(tiny_bert, inputs("bert"), plan)
     assert found.placed >= found.operations - 3
+
+
+def test_a_model_with_dropout_is_compared_with_the_same_draws():
+    plan = autopar.plan(dropped_gpt2(), inputs("gpt2"), cluster="1x2xCPU", mesh={"dp": 2}, profile=FAIR)
+    assert autopar.verify(dropped_gpt2, inputs("gpt2"), plan).worst < 1e-10
 
 
 def test_a_plan_of_another_model_is_refused(plan):
