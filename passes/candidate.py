@@ -48,7 +48,7 @@ class Settings:
 
     def modes(self, mesh: Mesh, *, block: bool) -> tuple[Mode, ...]:
         """Modes of a block, or of the root, which is never recomputed."""
-        sharded = any(mesh.size(axis) > 1 for axis in DATA_AXES)
+        sharded = any(mesh.size(axis) > 1 for axis in mesh.names if reduces_gradients(axis))
         levels = (self.zero,) if self.zero is not None else (0, 3) if sharded else (0,)
         flags = (
             {None: (False, True), "none": (False,), "full": (True,)}[self.recompute] if block else (False,)
@@ -56,8 +56,16 @@ class Settings:
         return tuple(Mode(flag, level if sharded else 0) for level in levels for flag in flags)
 
 
-# Axes over which a parameter's gradient may be reduced by the runtime: they split the work, not the weight.
+# Axes that split the work and never a parameter that is computed with.
 DATA_AXES = ("dp", "cp")
+# Axes whose gradients the program itself adds up: time, and those that split parameters.
+_OWN = ("tp", "ep", MICROBATCH_AXIS)
+
+
+def reduces_gradients(axis: str) -> bool:
+    """Whether the runtime may reduce gradients over the axis: dp, cp, and axes of other names where they split the
+    work on a parameter and not the parameter."""
+    return axis not in _OWN
 
 
 def with_time(mesh: Mesh, microbatches: int) -> Mesh:

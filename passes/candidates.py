@@ -12,6 +12,9 @@ from autopar.ir.mesh import Mesh
 # Searched axes, outermost first: tensor parallelism talks most and stays among neighbours.
 SEARCHED_AXES = ("dp", "cp", "tp")
 MOST_AXES = 2
+# One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
+# split classifier. Its name binds it to nothing.
+MIXED_AXIS = "mix"
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -27,6 +30,12 @@ def searched_meshes(world_size: int, batch: int, sequence: int | None) -> Iterat
         mesh = Mesh(axes or (("dp", 1),))
         if batch % mesh.size("dp") == 0 and (sequence or 1) % mesh.size("cp") == 0:
             yield mesh
+
+
+def mixed_meshes(world_size: int, batch: int) -> Iterator[Mesh]:
+    """All devices on one axis that is bound to nothing."""
+    if world_size > 1 and batch % world_size == 0:
+        yield Mesh(((MIXED_AXIS, world_size),))
 
 
 def pinned_meshes(pinned: Mapping[str, int], world_size: int) -> Iterator[Mesh]:

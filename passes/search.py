@@ -8,6 +8,7 @@ every number tried.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,13 +19,23 @@ from autopar.ir.mesh import Mesh
 from autopar.passes.assignment import Assignment, decode
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
-from autopar.passes.candidates import fitting, microbatch_counts, pinned_meshes, searched_meshes
+from autopar.passes.candidates import (
+    MIXED_AXIS,
+    fitting,
+    microbatch_counts,
+    mixed_meshes,
+    pinned_meshes,
+    searched_meshes,
+)
 from autopar.passes.positions import Positions, positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import Solution, solve
 from autopar.passes.uniform import uniform
 
 UNLIMITED_BYTES = 10**15
+# Axes bound to the batch or to parameters make plans that are easier to read: one that is bound to nothing must be
+# faster by this factor. What it could have gained counts in the gap.
+MIXED_PAYS = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +67,16 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Candidate:
-    """One mesh with a number of microbatches; ``bound_ns`` holds for it and for all larger numbers."""
+    """One mesh with a number of microbatches; ``bound_ns`` holds for it and for all larger numbers.
+
+    ``handicap``: what its times are multiplied with when they are compared.
+    """
 
     bound_ns: int
     mesh: Mesh
     count: int
     more: tuple[int, ...]
+    handicap: float = 1.0
 
 
 @dataclass(eq=False)
@@ -73,6 +88,7 @@ class _Search:
     found: Positions
     progress: Callable[[str], None]
     started: float = field(default_factory=time.monotonic)
+    best_ns: float = 0.0  # of the best, with its handicap
     best: tuple[Solution, Encoded, Pricing, Mesh, int] | None = None
     closest: tuple[Solution, Mesh, int] | None = None
     refused: UnsupportedError | InfeasibleError | None = None
@@ -107,7 +123,8 @@ class _Search:
                 "layout that nothing leads to, such as of the whole batch while only a microbatch is at hand"
             )
             return None
-        return _Candidate(bound_ns=free.bound_ns, mesh=mesh, count=counts[0], more=counts[1:])
+        handicap = 1 / MIXED_PAYS if self.limits.mesh is None and MIXED_AXIS in mesh.names else 1.0
+        return _Candidate(bound_ns=free.bound_ns, mesh=mesh, count=counts[0], more=counts[1:], handicap=handicap)
 
     def settle(self, candidate: _Candidate) -> bool:
         """Solve one candidate under the memory limit; True if more microbatches may do better."""
@@ -115,7 +132,7 @@ class _Search:
         if encoded is None:
             return False
         problem, budget = encoded[0].problem, self.limits.memory_bytes
-        above = self.best[0].objective_ns if self.best else None
+        above = int(self.best_ns / candidate.handicap) if self.best else None
         solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=1)
         if solution.status == "feasible" and (above is None or solution.objective_ns <= above):
             solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=2)
@@ -129,6 +146,7 @@ class _Search:
         )
         if fits and (above is None or solution.objective_ns < above):
             self.best = solution, *encoded, candidate.mesh, candidate.count
+            self.best_ns = solution.objective_ns * candidate.handicap
             self.progress(f"mesh({candidate.mesh}) × {candidate.count}: {solution.objective_ns / 1e9:.4g} s")
         if self.closest is None or solution.bytes < self.closest[0].bytes:
             self.closest = solution, candidate.mesh, candidate.count
@@ -138,13 +156,13 @@ class _Search:
         """Best bound first; ends when no bound is below the best objective."""
         waiting = list(candidates)
         while waiting:
-            waiting.sort(key=lambda c: (c.bound_ns, c.mesh.axes, c.count))
+            waiting.sort(key=lambda c: (c.bound_ns * c.handicap, c.mesh.axes, c.count))
             candidate = waiting.pop(0)
             if self.best is not None:
                 late = time.monotonic() - self.started > self.limits.time_limit_s
-                if candidate.bound_ns >= self.best[0].objective_ns or late:
+                if candidate.bound_ns * candidate.handicap >= self.best_ns or late:
                     self.complete = not late
-                    self.bounds += [candidate.bound_ns] if late else []
+                    self.bounds += [left.bound_ns for left in (candidate, *waiting)]
                     return
             if (self.settle(candidate) or hooked) and candidate.more:
                 larger = self.bounded(candidate.mesh, candidate.more)
@@ -165,14 +183,14 @@ def search(
     state = _Search(model, cluster, profile, limits, positions(model.graph, model.rules, inputs), progress)
     batch, sequence = _extents(model)
     world = cluster.world_size
-    tried = (
-        searched_meshes(world, batch or 1, sequence) if limits.mesh is None else pinned_meshes(limits.mesh, world)
-    )
+    tried = pinned_meshes(limits.mesh, world) if limits.mesh is not None else itertools.chain(
+        searched_meshes(world, batch or 1, sequence), mixed_meshes(world, batch or 1)
+    )  # fmt: skip
     meshes = fitting(tried, batch, sequence, limits.microbatches)
     found = []
     for mesh in meshes:
         counts = (
-            microbatch_counts(batch or 1, mesh.size("dp"))
+            microbatch_counts(batch or 1, mesh.size("dp") * mesh.size(MIXED_AXIS))
             if limits.microbatches is None
             else (limits.microbatches,)
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from autopar.cost_model import OpCost, optimizer_state_bytes, slowest_compute_s
 from autopar.ir.layout import RSTAR, Layout, Shard, stacked
-from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter
+from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter, reduces_gradients
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
 from autopar.passes.pricing import Pricing, local_bytes, nanoseconds
@@ -43,8 +43,8 @@ def runtime_axes(needs: Sequence[Layout], *, trainable: bool) -> tuple[str, ...]
     """Data axes whose reduction the runtime owns: every use returns a partial gradient there."""
     mesh = needs[0].mesh
     return tuple(
-        axis for axis in DATA_AXES
-        if trainable and mesh.size(axis) > 1 and all(need[axis] == RSTAR for need in needs)
+        axis for axis in mesh.names
+        if trainable and reduces_gradients(axis) and mesh.size(axis) > 1 and all(need[axis] == RSTAR for need in needs)
     )  # fmt: skip
 
 
@@ -89,7 +89,8 @@ def keep(
             for k, mode in enumerate(modes):
                 uneven = any(layout.padded(dim, extent) for dim, extent in enumerate(fact.type.shape))
                 # FSDP2 puts even parts together only
-                if (mode.zero < 3 and not _kept_as_used(layout, need)) or (mode.zero and owned and uneven):
+                twice = any(isinstance(layout[axis], Shard) for axis in owned)
+                if (mode.zero < 3 and not _kept_as_used(layout, need)) or (mode.zero and owned and uneven) or twice:
                     out["sync_ns"][i, j, k] = FORBIDDEN
                     continue
                 key = (i, owned, mode)

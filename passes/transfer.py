@@ -19,7 +19,7 @@ from autopar.ir.plan import Plan
 from autopar.ir.plan import Variant as PlanVariant
 from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
-from autopar.passes.candidate import DATA_AXES, Mode, with_time
+from autopar.passes.candidate import Mode, reduces_gradients, with_time
 from autopar.passes.conversions import Conversions
 from autopar.passes.partials import partial_axes
 from autopar.passes.positions import Positions, all_graphs, flat_operands, node_key, positions
@@ -140,7 +140,7 @@ class _Transfer:
             elif graph is not self.model.graph or name in self.model.live:
                 nodes[name] = self._strategy(variant, graph, node, made)
                 made.update((v.name, at) for v, at in zip(node.results, nodes[name].results, strict=True))
-        sharded = any(self.mesh.size(axis) > 1 for axis in DATA_AXES if axis in self.mesh.names)
+        sharded = any(self.mesh.size(axis) > 1 for axis in self.mesh.names if reduces_gradients(axis))
         mode = Mode(variant.recompute == "full", variant.zero if sharded else 0)
         return Variant(graph=graph.name, mode=mode, nodes=nodes, storage=storage, inputs=inputs)
 

@@ -67,7 +67,7 @@ def test_usage_ends_with_2(capsys, words, names):
         ("branching", ("TraceError", "(Net)", "ranks.py:", "if self.breaks and h.sum() > 0:")),
         ("custom", ("UnsupportedError", "refused.Twice", "module: layers.1 (Inner)", "refused.py:")),
         ("reducing", ("UnsupportedError", "torch.distributed.all_reduce", "module: 1 (Reducing)", "refused.py:")),
-        ("counting", ("UnsupportedError", "buffer norm.")),
+        ("counting", ("UnsupportedError", "norm", "momentum=None")),
     ],
 )
 def test_a_model_that_cannot_be_traced_ends_with_3_and_is_pointed_at(capsys, model, names):
