@@ -13,10 +13,10 @@ BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-slow lint format clean
+.PHONY: help setup demo test test-slow coverage lint format clean
 
 help:
-	@echo "targets: setup demo test test-slow lint format clean"
+	@echo "targets: setup demo test test-slow coverage lint format clean"
 
 setup: $(STAMP)
 
@@ -52,6 +52,10 @@ test: lint
 # One process: a slow test starts a world of up to 8 processes by itself.
 test-slow: setup
 	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+# Writes docs/coverage.md: every family traced, planned and trained on simulated meshes.
+coverage: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.families
 
 lint: setup
 	$(BIN)/ruff check .

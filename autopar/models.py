@@ -15,7 +15,7 @@ from autopar.ir.errors import AutoparError, UsageError
 if TYPE_CHECKING:
     from torch import nn
 
-REDUCED_BATCH, REDUCED_LENGTH = 16, 16
+REDUCED_BATCH, REDUCED_LENGTH = 16, 24
 FORMS = "zoo:NAME, hf:PATH_OR_NAME, or package.module:function returning (model, example_inputs)"
 
 
@@ -60,9 +60,11 @@ class Reduced:
     """What ``spec`` names at a size that any machine computes, with real random weights and inputs.
 
     Models of the zoo and of transformers configurations become narrow and shallow; a function's are as it makes them.
+    ``length``: positions that the whole model is used with; if that is all it has, so it is when reduced.
     """
 
     spec: str
+    length: int | None = None
 
     def __call__(self) -> tuple[nn.Module, tuple[Any, ...] | dict[str, Any]]:
         prefix, _, rest = self.spec.partition(":")
@@ -76,7 +78,8 @@ class Reduced:
         from autopar.zoo.hf import architecture
         from autopar.zoo.reduce import reduced
 
-        small = reduced(find(rest).architecture() if prefix == "zoo" else architecture(rest))
+        whole = find(rest).architecture() if prefix == "zoo" else architecture(rest)
+        small = reduced(whole, all_of=self.length, length=REDUCED_LENGTH)
         torch.manual_seed(0)
         return small.build("cpu"), small.draw(REDUCED_BATCH, REDUCED_LENGTH, 0)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autopar.cli import options
 from autopar.cli.output import print_json, progress, stdout
+
+if TYPE_CHECKING:
+    from autopar.ir.plan import Plan
 
 Processes = Annotated[int, typer.Option("--nproc", metavar="N", help="Most processes to start on this machine.")]
 # For the test that sees verification fail: a switch that makes a plan wrong is not for users.
@@ -34,7 +37,7 @@ def verify(
         from autopar.models import Reduced
         from autopar.verifying.verify import verified
 
-        found = verified(Reduced(model), plan, nproc=nproc, drop=drop)
+        found = verified(Reduced(model, _length(plan)), plan, nproc=nproc, drop=drop)
     if as_json:
         print_json({"plan": str(path), "model": model, **found.document()})
         return
@@ -46,3 +49,9 @@ def verify(
         f"operations stand as in the plan, the others follow their operands",
         soft_wrap=True,
     )
+
+
+def _length(plan: Plan) -> int | None:
+    """Positions of the plan's tokens, if it has tokens."""
+    shapes = [kind[kind.index("[") + 1 : -1].split(",") for kind in plan.fingerprint.inputs.values() if "i64" in kind]
+    return next((int(shape[1]) for shape in shapes if len(shape) > 1), None)

@@ -51,8 +51,11 @@ def like(size: int, least: int) -> int:
     return next(n for n in itertools.count(max(least, power)) if math.gcd(n, _POWER) == power)
 
 
-def reduced(architecture: Architecture) -> Architecture:
-    """The same class with a configuration a few layers deep and some dozens of numbers wide; changes it in place."""
+def reduced(architecture: Architecture, *, all_of: int | None = None, length: int = LENGTH) -> Architecture:
+    """The same class with a configuration a few layers deep and some dozens of numbers wide; changes it in place.
+
+    A table of ``all_of`` positions gets ``length``, any other more than that.
+    """
     config = architecture.config
     if any(isinstance(getattr(config, key, None), int) for key in DEPTHS):
         kinds = getattr(config, "layer_types", None) or [""]
@@ -76,10 +79,11 @@ def reduced(architecture: Architecture) -> Architecture:
         elif isinstance(value, list):
             least = min(value)
             setattr(config, key, [LEAST_WIDTH * (each // least) for each in value])
-    for keys, least in ((COUNTS, LEAST_COUNT), (POSITIONS, LENGTH)):
-        for key in keys:
-            if isinstance(getattr(config, key, None), int) and key not in config.attribute_map:
-                setattr(config, key, like(getattr(config, key), least))
+    for key in (*COUNTS, *POSITIONS):
+        value = getattr(config, key, None)
+        if isinstance(value, int) and key not in config.attribute_map:
+            every = key in POSITIONS and value == all_of
+            setattr(config, key, length if every else like(value, LEAST_COUNT if key in COUNTS else 2 * length))
     if architecture.kind == "image":
         config.image_size = 4 * getattr(config, "patch_size", 16)
     for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
