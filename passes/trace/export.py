@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -153,13 +154,15 @@ def _masks_not_inspected() -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """Inside, torch logs nothing, and what is written to stderr is only shown if all goes well.
 
-    When a trace fails, torch prints the graph so far: what matters of a failure is in the error.
+    When a trace fails, torch prints the graph so far: what matters of a failure is in the error. Torch also warns
+    of modules that keep a second list of their parameters, such as an LSTM: both are put back after the trace.
     """
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     written = io.StringIO()
     try:
-        with redirect_stderr(written):
+        with redirect_stderr(written), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The tensor attribute", category=UserWarning)
             yield
     finally:
         logging.disable(before)

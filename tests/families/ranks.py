@@ -43,7 +43,8 @@ def trained(name: str) -> float:
     if expected is None:
         return 0.0
     squares = sum(float(g.double().square().sum()) for g in expected.gradients.values())
-    worst = compare({"norm": _whole(norm)}, {"norm": torch.tensor(squares**0.5)}, tol=family.tolerance, what="norm")
+    wanted = torch.tensor(squares**0.5, dtype=torch.float64)
+    worst = compare({"norm": _whole(norm)}, {"norm": wanted}, tol=family.tolerance, what="norm")
     found: dict[str, Any] = {
         "losses": losses, "gradients": gradients,
         "parameters": {n: state[n] for n in expected.parameters},

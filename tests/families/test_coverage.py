@@ -17,7 +17,9 @@ ENOUGH = 24
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in REFUSED])
 def test_a_family_trains_on_two_axes_as_on_one_device(name: str) -> None:
     """Loss, gradients, parameters and buffers of three steps; the matrix products are divided on both axes."""
-    (cell,) = measure(FAMILIES[name], BOTH).cells
+    found = measure(FAMILIES[name], BOTH)
+    assert not found.refused
+    (cell,) = found.cells
     assert cell.passed, cell.reason
     assert cell.split >= LEAST_SPLIT
     assert cell.islands == ()
