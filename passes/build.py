@@ -355,7 +355,10 @@ class _Builder:
         producer = into.variable("source", name, layouts)
         targets, groups = into.targets(name, consumers)
         trainable = stored.trainable and not stored.buffer
-        starts = [[as_used(layout, runtime_axes(group, trainable=trainable)) for group in groups] for layout in layouts]
+        starts = [
+            [as_used(layout, runtime_axes(layout, group, trainable=trainable)) for group in groups]
+            for layout in layouts
+        ]
         kept = keep(
             fact, stored, layouts, groups, into.modes, conversions=self.conversions, settings=self.model.settings,
             microbatches=self.microbatches, root=root,

@@ -39,12 +39,13 @@ def storages(demands: Sequence[Layout], shape: tuple[int, ...]) -> tuple[Layout,
     return tuple(dict.fromkeys(found))
 
 
-def runtime_axes(needs: Sequence[Layout], *, trainable: bool) -> tuple[str, ...]:
-    """Data axes whose reduction the runtime owns: every use returns a partial gradient there."""
+def runtime_axes(storage: Layout, needs: Sequence[Layout], *, trainable: bool) -> tuple[str, ...]:
+    """Axes whose reduction the runtime owns: every use returns a partial gradient there, and it may cut the storage."""
     mesh = needs[0].mesh
     return tuple(
         axis for axis in mesh.names
-        if trainable and reduces_gradients(axis) and mesh.size(axis) > 1 and all(need[axis] == RSTAR for need in needs)
+        if trainable and reduces_gradients(axis) and mesh.size(axis) > 1
+        and not isinstance(storage[axis], Shard) and all(need[axis] == RSTAR for need in needs)
     )  # fmt: skip
 
 
@@ -85,12 +86,11 @@ def keep(
     cache: dict[tuple[int, tuple[str, ...], Mode], tuple[int, int, int, int]] = {}
     for i, layout in enumerate(layouts):
         for j, need in enumerate(needs):
-            owned = runtime_axes(need, trainable=stored.trainable) if not stored.buffer else ()
+            owned = runtime_axes(layout, need, trainable=stored.trainable) if not stored.buffer else ()
             for k, mode in enumerate(modes):
                 uneven = any(layout.padded(dim, extent) for dim, extent in enumerate(fact.type.shape))
                 # FSDP2 puts even parts together only
-                twice = any(isinstance(layout[axis], Shard) for axis in owned)
-                if (mode.zero < 3 and not _kept_as_used(layout, need)) or (mode.zero and owned and uneven) or twice:
+                if (mode.zero < 3 and not _kept_as_used(layout, need)) or (mode.zero and owned and uneven):
                     out["sync_ns"][i, j, k] = FORBIDDEN
                     continue
                 key = (i, owned, mode)
