@@ -64,8 +64,9 @@ NOT_OFFERED: dict[str, dict[str, str]] = {
         "S(0),S(0) -> S(0)": "DTensor is wrong where the index has fewer rows than the operand: row i of the index "
         "reads row i, which another device has; where it has all rows we offer it"
     },
+    "aten.binary_cross_entropy.default": {"R,R,P(sum) -> P(sum)": "a weight is given to the loss, and is no summand"},
     "aten.huber_loss.default": {
-        "*": "a mean over shards has no sum as its Partial; canonical losses stand element by element, with a sum after them"
+        "*": "a mean of shards is no summand; canonical losses stand element by element, with a sum after them"
     },
     "aten.index.Tensor": {"*": "one row of several forms, each placed by its own rule where it has one"},
 }  # fmt: skip
