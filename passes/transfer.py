@@ -32,7 +32,7 @@ Names = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Transferred:
-    """``placed`` of ``total`` operations stand as in the plan; the others follow their operands."""
+    """``placed`` of ``total`` operations, casts left out, stand as in the plan; the others follow their operands."""
 
     assignment: Assignment
     placed: int
@@ -155,12 +155,13 @@ class _Transfer:
     def _strategy(self, variant: PlanVariant, graph: Graph, node: Node, made: Mapping[str, Layout]) -> Strategy:
         key = node_key(graph, node)
         rule, shapes, operands = self.model.rules[key], self.model.shapes[key], flat_operands(node)
-        self.total += 1
+        self.total += node.target not in _CASTS
         text = variant.nodes.get(self.names.get(key, ""))
         if text is not None:
             wanted = zip(self.mesh.names, parse_choices(text, self.planned), strict=True)
-            choices = tuple(self._choice(key, choice, axis) for axis, choice in wanted)
-            chosen = strategy(rule, choices, shapes, self.mesh)
+            choices = [self._choice(key, choice, axis) for axis, choice in wanted]
+            offered = tuple(choice for choice in choices if choice is not None)
+            chosen = strategy(rule, offered, shapes, self.mesh) if len(offered) == len(choices) else None
             if chosen is not None:
                 self.placed += 1
                 return chosen
@@ -176,14 +177,16 @@ class _Transfer:
 
         return min(legal, key=price)
 
-    def _choice(self, key: tuple[str, str], choice: Choice, axis: str) -> Choice:
-        """The choice with its stride in this model; nothing on an axis of one device."""
+    def _choice(self, key: tuple[str, str], choice: Choice, axis: str) -> Choice | None:
+        """The choice with its stride in this model, None if it is not offered; nothing on an axis of one device."""
         size = self.mesh.size(axis)
         if size == 1:
             return NOTHING
         factor = choice.factor
-        if factor is None or choice.outer == 1:
+        if factor is None:
             return choice
         offered = self.found.offered(key, factor, self.model.rules[key].sizes[factor], axis, size)
+        if choice.outer in offered:
+            return choice
         inner = [at for at in offered if at > 1]
-        return Choice(factor, choice.outer if choice.outer in inner or len(inner) != 1 else inner[0])
+        return Choice(factor, inner[0]) if choice.outer > 1 and len(inner) == 1 else None

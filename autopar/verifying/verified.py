@@ -11,7 +11,7 @@ from typing import Any
 class Verified:
     """The sharded run equals the single-device run.
 
-    ``placed`` of ``operations`` stand as in the plan; the others, casts for instance, follow their operands.
+    ``placed`` of ``operations``, casts left out, stand as in the plan; the others follow their operands.
     ``gradients``: how many were compared. ``worst``: largest error relative to its tensor, at most ``tolerance``.
     """
 
