@@ -38,6 +38,10 @@ def pointwise_rows(rule: Rule) -> None:
 
 
 def reduction_rows(rule: Rule) -> None:
+    for name in ("sum.dim_IntList", "sum.default"):
+        rule(f"aten.{name}", "reduction", backward=1.0, op_class="reduction")
+    for name in ("amax.default", "amin.default", "any.dim", "all.dim", "var.correction", "std.correction"):
+        rule(f"aten.{name}", "nonlinear_reduction", saves=(0,), op_class="reduction")
     for name in ("logsumexp.default", "prod.dim_int", "prod.default", "linalg_vector_norm.default", "any.default",
                  "all.default", "any.dims", "all.dims"):  # fmt: skip
         rule(f"aten.{name}", "nonlinear_reduction", saves=(0, "r"), op_class="reduction")

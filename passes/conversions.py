@@ -82,32 +82,40 @@ def hub_sets(demands: Sequence[Sequence[Layout]]) -> tuple[tuple[Layout, ...], .
     )
 
 
-def tree_ns(
-    start: tuple[IntArray, IntArray], between: tuple[IntArray, IntArray]
+def trees_ns(
+    start: tuple[IntArray, IntArray], between: tuple[IntArray, IntArray], groups: Sequence[Sequence[int]]
 ) -> tuple[IntArray, IntArray]:
-    """Cheapest tree over k targets from each of p layouts.
+    """Cheapest tree over each group of targets from each of p layouts.
 
-    ``start``: forward and backward [p, k]; ``between``: [k, k]. Returns forward and backward [p].
+    ``start``: forward and backward [p, target]; ``between``: [target, target], not read where every group
+    is one target. Returns forward and backward [p, group]. All groups of one size are priced at once.
     """
-    k = start[0].shape[1]
-    best: tuple[IntArray, IntArray] | None = None
-    for order in itertools.permutations(range(k)):
-        forward = np.zeros(start[0].shape[0], dtype=np.int64)
-        backward = forward.copy()
-        for index, target in enumerate(order):
-            options_f = np.stack(
-                [start[0][:, target], *(np.full_like(forward, between[0][o, target]) for o in order[:index])]
-            )
-            options_b = np.stack(
-                [start[1][:, target], *(np.full_like(forward, between[1][o, target]) for o in order[:index])]
-            )
-            pick = np.argmin(options_f + options_b, axis=0)
-            forward = forward + np.take_along_axis(options_f, pick[None], 0)[0]
-            backward = backward + np.take_along_axis(options_b, pick[None], 0)[0]
-        if best is None:
-            best = forward, backward
-        else:
-            better = forward + backward < best[0] + best[1]
-            best = np.where(better, forward, best[0]), np.where(better, backward, best[1])
-    assert best is not None
-    return best
+    forward, backward = (np.zeros((len(start[0]), len(groups)), np.int64) for _ in range(2))
+    for size in sorted({len(group) for group in groups}):
+        columns = [c for c, group in enumerate(groups) if len(group) == size]
+        at = np.array([groups[c] for c in columns])
+        near = [array[:, at] for array in start]
+        far = [array[at[:, :, None], at[:, None, :]] if size > 1 else array for array in between]
+        orders = [_in_order(near, far, order) for order in itertools.permutations(range(size))]
+        pick = np.argmin([f + b for f, b in orders], axis=0)[None]
+        forward[:, columns] = np.take_along_axis(np.array([f for f, _ in orders]), pick, 0)[0]
+        backward[:, columns] = np.take_along_axis(np.array([b for _, b in orders]), pick, 0)[0]
+    return np.minimum(forward, FORBIDDEN), backward
+
+
+def _in_order(
+    near: Sequence[IntArray], far: Sequence[IntArray], order: tuple[int, ...]
+) -> tuple[IntArray, IntArray]:
+    """The targets made one after the other, each from the start or from one made before: [p, group].
+
+    ``near``: forward and backward [p, group, k]; ``far``: [group, k, k].
+    """
+    total = [np.zeros(near[0].shape[:2], np.int64) for _ in range(2)]
+    for index, target in enumerate(order):
+        options = [
+            np.array([n[:, :, target], *(np.broadcast_to(f[:, o, target], n.shape[:2]) for o in order[:index])])
+            for n, f in zip(near, far, strict=True)
+        ]
+        pick = np.argmin(options[0] + options[1], axis=0)[None]
+        total = [t + np.take_along_axis(o, pick, 0)[0] for t, o in zip(total, options, strict=True)]
+    return total[0], total[1]

@@ -10,7 +10,7 @@ import numpy as np
 
 from autopar.ir.layout import Layout
 from autopar.passes.candidate import Mode
-from autopar.passes.conversions import Conversions, hub_sets, tree_ns
+from autopar.passes.conversions import Conversions, hub_sets, trees_ns
 from autopar.passes.facts import Fact
 from autopar.passes.pricing import local_bytes
 from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
@@ -113,9 +113,7 @@ class SegmentBuilder:
         start = self.conversions.matrix(fact, haves, needs, crosses_time=crosses_time)
         several = any(len(group) > 1 for group in groups)
         between = self.conversions.matrix(fact, needs, needs, crosses_time=crosses_time) if several else start
-        columns = [self._tree(start, between, [needs.index(t) for t in group]) for group in groups]
-        forward = np.stack([column[0] for column in columns], axis=1)
-        backward = np.stack([column[1] for column in columns], axis=1)
+        forward, backward = trees_ns(start, between, [[needs.index(t) for t in group] for group in groups])
         saved = self._saved(fact, have, groups, consumers, free)
         rows = [haves.index(layout) for layout in have]
         self._attach(producer, targets, forward[rows], backward[rows], saved)
@@ -132,8 +130,8 @@ class SegmentBuilder:
             for g, group in enumerate(groups):
                 start = self.conversions.matrix(fact, [row[g]], group)
                 between = self.conversions.matrix(fact, group, group)
-                f, b = self._tree(start, between, list(range(len(group))))
-                forward[i, g], backward[i, g] = f[0], b[0]
+                f, b = trees_ns(start, between, [range(len(group))])
+                forward[i, g], backward[i, g] = f[0, 0], b[0, 0]
                 saved[i, g] = sum(
                     local_bytes(t, fact.type) for t in group
                     if t in keepers and t.local_shape(fact.type.shape) != row[g].local_shape(fact.type.shape)
@@ -160,17 +158,6 @@ class SegmentBuilder:
                 )
             )
         return (hub, None), groups
-
-    def _tree(
-        self, start: tuple[IntArray, IntArray], between: tuple[IntArray, IntArray], at: list[int]
-    ) -> tuple[IntArray, IntArray]:
-        if len(at) == 1:
-            return start[0][:, at[0]], start[1][:, at[0]]
-        square = np.ix_(at, at)
-        forward, backward = tree_ns(
-            (start[0][:, at], start[1][:, at]), (between[0][square], between[1][square])
-        )
-        return np.minimum(forward, FORBIDDEN), backward
 
     def _saved(
         self, fact: Fact, have: Sequence[Layout], groups: Sequence[tuple[Layout, ...]],

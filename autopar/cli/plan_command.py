@@ -62,19 +62,20 @@ def plan(
     if output is not None:
         check_writable(output)
 
-    with progress("loading torch"):
-        from autopar import api
-        from autopar.models import resolve
-    with progress(f"building {model}"):
-        found = resolve(model, batch_size=batch_size, seq_len=seq_len, layers=layers)
-    arguments["constraints"] = tuple(
-        api.replicate(rule.pattern)
-        if isinstance(rule, Replicate)
-        else api.split(rule.pattern, dim=rule.dim, axis=rule.axis)
-        for rule in constraints
-    )
-    with progress(f"searching a plan for {model} on {arguments['cluster']}"), _without_collection():
-        made = api.plan(found.model, found.example_inputs, name=found.name, **arguments)
+    with _without_collection():
+        with progress("loading torch"):
+            from autopar import api
+            from autopar.models import resolve
+        with progress(f"building {model}"):
+            found = resolve(model, batch_size=batch_size, seq_len=seq_len, layers=layers)
+        arguments["constraints"] = tuple(
+            api.replicate(rule.pattern)
+            if isinstance(rule, Replicate)
+            else api.split(rule.pattern, dim=rule.dim, axis=rule.axis)
+            for rule in constraints
+        )
+        with progress(f"searching a plan for {model} on {arguments['cluster']}"):
+            made = api.plan(found.model, found.example_inputs, name=found.name, **arguments)
     if output is not None:
         write_atomic(output, made.to_bytes())
         note(f"saved {output}")

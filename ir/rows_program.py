@@ -1,0 +1,42 @@
+"""Rows of the op table: operations of our own, which passes put in place of torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Rule = Callable[..., None]
+
+
+def state_rows(rule: Rule) -> None:
+    # What a program changes besides its results: buffers, whole on every device, after the forward.
+    rule("autopar.assign", "assign", partial="0", backward=0.0, op_class="view")
+
+    # Draws by hash: each device knows where its elements stand in the whole. ``!state``: autopar.rng. A word
+    # takes 11 passes over 8 bytes an element; a uniform number is made of one or two, a normal one of two or four.
+    rule("autopar.dropout", "*b, !state -> *b", partial="0", backward=1.0, saves=("mask",), work_bytes=185)
+    rule("autopar.uniform", "!state -> *b", backward=0.0, work_bytes=260)
+    rule("autopar.normal", "!state -> *b", backward=0.0, work_bytes=600)
+    rule("autopar.sdpa_dropout", "drawn_attention", flops="4 b* g h sq sk d", backward=2.5, saves=(0, 1, 2, "r"),
+         op_class="attention", contiguous=("sq",))  # fmt: skip
+    rule("autopar.advance", "!state -> !state", op_class="view")
+
+
+def cross_entropy_rows(rule: Rule) -> None:
+    # The parts of cross-entropy: with the classes sharded, row_max and the stats are Partial on that axis
+    # and 3 or 4 numbers a row are reduced; the logits are never gathered.
+    rule("autopar.row_max", "*b v -> *b", reduce="max", op_class="loss", backward=0.0, uneven=("v",), classes=True)
+    for name, spec, kept in (
+        ("cross_entropy_stats", "*b v, *b, *b, v -> *b !stat", (0,)),
+        ("soft_cross_entropy_stats", "*b v, *b v, *b, v -> *b !stat", (0, 1)),
+    ):
+        uneven = () if name.startswith("soft") else ("v",)
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss", contiguous=("v",), uneven=uneven, classes=True)
+    for name, spec, kept in (
+        ("cross_entropy_from_stats", "*b !stat, *b ->", (0,)),
+        ("cross_entropy_rows_from_stats", "*b !stat, *b -> *b", (0,)),
+        ("cross_entropy", "*b !v, *b, !v ->", (0,)),
+        ("cross_entropy_rows", "*b !v, *b, !v -> *b", (0,)),
+        ("soft_cross_entropy_rows", "*b !v, *b !v, !v -> *b", (0, 1)),
+    ):
+        rule(f"autopar.{name}", spec, saves=kept, op_class="loss")
+    rule("autopar.count_targets", "*b, !w ->", backward=0.0, op_class="loss")
