@@ -140,6 +140,7 @@ class Plan(Record):
     axes: tuple[str, ...]
     schedule: str | None = None
     num_microbatches: Annotated[int, Field(ge=1)]
+    stages: tuple[str, ...] = ()
     optimizer: str
     mixed_precision: str | None
     rng: str = "exact"
