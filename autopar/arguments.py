@@ -77,6 +77,11 @@ def check(
     _one_of("schedule", schedule, (None, *SCHEDULES))
     if schedule is not None and (mesh or {}).get(PIPELINE_AXIS, 1) == 1:
         raise UsageError(f"schedule={schedule!r} needs pipeline stages: give mesh a size of pp above 1")
+    if schedule == "zero_bubble" and zero == 3:
+        raise UsageError(
+            "schedule='zero_bubble' with zero=3 gives wrong gradients in torch (parameters sharded again after the "
+            "forward are not there for the split backward): take zero=2 or less, or another schedule"
+        )
     _one_of("optimizer", optimizer, OPTIMIZERS)
     _one_of("mixed_precision", mixed_precision, (None, "bf16", "fp16"))
     _one_of("zero", zero, (None, 0, 3))

@@ -59,7 +59,7 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     graph = canonical_graph(traced.graph, rng=arguments.rng)
     settings = Settings(
         inputs=input_dims(graph), optimizer=arguments.optimizer, zero=arguments.zero, recompute=arguments.recompute,
-        constraints=arguments.constraints,
+        constraints=arguments.constraints, schedule=arguments.schedule,
     )  # fmt: skip
     made = prepare(graph, traced.loss_output, _stored(traced), settings, **how)
     if calls_of(made.graph) < arguments.stages and "folded" not in how:

@@ -26,7 +26,7 @@ class _Entered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients  # absent ones are materialised
+        return tuple(gradient.contiguous() for gradient in gradients)  # absent ones are materialised
 
 
 class _Tied(torch.autograd.Function):

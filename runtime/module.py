@@ -77,6 +77,7 @@ class ParallelModule(nn.Module):
         self._calling = entries.Plain(tuple(self._inputs)) if calling is None else calling
         self._unanimous = Unanimous()
         self._restore = restore
+        self._names = names or Names()
         self._padding = padding
         # Not children: their parameters are those of the skeleton, and would be listed twice.
         self._stages: Stages | None = None
@@ -84,9 +85,9 @@ class ParallelModule(nn.Module):
             self._parts = [assemble(program, self._here, Stored(whole, self._here), compile=compile)]
             tensors = self._parts[0].tensors
         else:
-            self._stages = Stages(program, pipeline, self._here, whole, names or Names(), compile=compile)
+            self._stages = Stages(program, pipeline, self._here, whole, self._names, compile=compile)
             self._parts, tensors = list(self._stages.parts.values()), self._stages.tensors
-        made = skeleton(tensors, names or Names())
+        made = skeleton(tensors, self._names)
         self._modules.update(made._modules)
         self._parameters.update(made._parameters)
         self._buffers.update(made._buffers)
@@ -200,6 +201,15 @@ class ParallelModule(nn.Module):
         found: dict[str, Tensor] = {}
         for name, tensor in self.state_dict().items():
             found[name] = gathered(tensor).detach().clone()
+        if self._stages is None:
+            return found
+        made = self._stages.everywhere(found)
+        made.update({alias: made[name] for alias, name in self._names.aliases.items() if name in made})
+        return {name: made[name] for name in dict.fromkeys((*self._names.order, *made)) if name in made}
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        """Whole gradients by original name, those that there are, on every rank. A collective of all ranks."""
+        found = {n: gathered(p.grad).clone() for n, p in self.named_parameters() if p.grad is not None}
         return found if self._stages is None else self._stages.everywhere(found)
 
     def _like(self, batch: Any, parts: dict[str, Tensor]) -> Any:

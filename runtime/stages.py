@@ -79,17 +79,23 @@ class Stages:
         return total.sqrt()
 
     def everywhere(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors of all stages on every rank, from those of this rank's."""
-        kinds = {p.fqn: p.type for p in self._program.parameters if p.fqn not in self._names.not_saved}
+        """Whole tensors of all stages on every rank, from those of this rank's; in the order of the model.
+
+        A name is left out that the first stage which holds it gives no tensor for.
+        """
         made: dict[str, Tensor] = {}
-        for name, kind in kinds.items():
-            tensor = found.get(name)
+        for parameter in self._program.parameters:
+            source = dist.get_global_rank(self._group, self._places[parameter.fqn][0])
+            tensor = found.get(parameter.fqn)
+            there = torch.tensor(tensor is not None, device=self._here.device)
+            dist.broadcast(there, src=source, group=self._group)
+            if not there:
+                continue
             if tensor is None:
-                tensor = torch.empty(kind.shape, dtype=TORCH_DTYPES[kind.dtype], device=self._here.device)
-            made[name] = tensor.contiguous()
-            source = dist.get_global_rank(self._group, self._places[name][0])
-            dist.broadcast(made[name], src=source, group=self._group)
-        made.update({alias: made[name] for alias, name in self._names.aliases.items() if name in made})
+                dtype = TORCH_DTYPES[parameter.type.dtype]
+                tensor = torch.empty(parameter.type.shape, dtype=dtype, device=self._here.device)
+            made[parameter.fqn] = tensor.contiguous()
+            dist.broadcast(made[parameter.fqn], src=source, group=self._group)
         return {name: made[name] for name in dict.fromkeys((*self._names.order, *made)) if name in made}
 
     def _follow(self) -> None:
