@@ -120,7 +120,8 @@ def pipeline_of(plan: Plan, program: Program) -> Pipeline | None:
     if plan.schedule is None:
         return None
     mesh = Mesh(tuple((axis, plan.mesh[axis]) for axis in plan.axes))
-    return Pipeline(mesh=mesh, schedule=plan.schedule, stages=cut(program, [Mark.parse(text) for text in plan.stages]))
+    marks = [Mark.parse(stage.mark) for stage in plan.stages]
+    return Pipeline(mesh=mesh, schedule=plan.schedule, stages=cut(program, marks))
 
 
 def lower_plan(readied: Readied, plan: Plan, arguments: Arguments) -> tuple[Program, Assignment]:

@@ -27,11 +27,10 @@ from autopar.passes.account import collectives, compute_ns, islands, placed, pri
 from autopar.passes.assignment import Assignment, Variant, to_plan
 from autopar.passes.build import Model
 from autopar.passes.patterns import patterns
-from autopar.passes.pipelining import Arrangement, Shape
 from autopar.passes.positions import all_graphs
 from autopar.passes.prologue import without_time
 from autopar.passes.search import Found
-from autopar.passes.stages import cut
+from autopar.passes.stage_account import largest_place, place_collectives, stage_infos
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,7 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
     if found.pipeline is not None:
         shape, stages = found.pipeline
         bubble_ns, peaks, share = stages.bubble_ns, stages.bytes, shape.places
-        held = _largest_place(program, stages, shape)
+        held = largest_place(program, stages, shape)
     compute = min(compute_ns(items, found.pricing) // share, objective_ns - bubble_ns)
     gap = (objective_ns - found.bound_ns) / objective_ns if objective_ns else 0.0
     used, kept = _placements(model, assignment, program, found.mesh)
@@ -85,7 +84,7 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
         status="optimal" if gap <= 1e-6 else "feasible" if found.complete else "time limit",
         mesh=dict(found.full.axes), axes=found.full.names, num_microbatches=found.microbatches,
         schedule=found.pipeline[0].schedule if found.pipeline else None,
-        stages=tuple(map(str, found.pipeline[1].marks)) if found.pipeline else (),
+        stages=stage_infos(program, found.pipeline[1].marks) if found.pipeline else (),
         optimizer=model.settings.optimizer,
         mixed_precision=request.mixed_precision, rng=request.rng,
         zero={name: zero for name, (zero, _) in modes.items()},
@@ -104,7 +103,8 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
             nodes=request.graph_nodes,
             folded_nodes=_operations(model.graph) + sum(map(_operations, model.graph.blocks)),
         ),
-        placements=used, storage=kept, islands=islands(items), collectives=collectives(program),
+        placements=used, storage=kept, islands=islands(items),
+        collectives=collectives(program) if not found.pipeline else place_collectives(program, *found.pipeline),
         profile=ProfileInfo(name=profile.name, sha256=profile.sha256, priced=priced(items, found.pricing)),
         fingerprint=fingerprint(model, request.tied), assignment=to_plan(assignment),
         search={
@@ -197,14 +197,6 @@ def _used(model: Model, assignment: Assignment) -> Mapping[str, Layout]:
             }
         found.update({names[slot]: layout for slot, layout in seen[key].items()})
     return found
-
-
-def _largest_place(program: Program, cut_at: Arrangement, shape: Shape) -> tuple[Parameter, ...]:
-    """Parameters of the place on the pipeline axis that needs most memory."""
-    stages = cut(program, cut_at.marks)
-    place = cut_at.bytes.index(max(cut_at.bytes))
-    own = {p.fqn: p for stage in stages[place :: shape.places] for p in stage.program.parameters}
-    return tuple(own.values())
 
 
 def _memory(

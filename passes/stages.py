@@ -39,6 +39,28 @@ def cut(program: Program, marks: Sequence[Mark]) -> tuple[Stage, ...]:
     )
 
 
+def even_marks(program: Program, stages: int) -> tuple[Mark, ...]:
+    """Marks that cut a program into stages of about as many layers, or operations where there are too few layers.
+
+    Raises UnsupportedError where there is not even one of these for each stage.
+    """
+    assert program.loss is not None
+    graph = live_for(program.graph, program.loss)
+    depends = dependence(graph.nodes)
+    layers = [
+        Mark(node.results[0].name, call) for node in graph.nodes if node.target == "call"
+        for call in range(int(str(node.attr("count"))))
+    ]  # fmt: skip
+    parts = [Mark(node.results[0].name) for node in graph.nodes if belongs(node, depends) and node.target != "call"]
+    places = layers
+    if len(layers) < stages:
+        order = {node.results[0].name: index for index, node in enumerate(graph.nodes)}
+        places = sorted((*layers, *parts), key=lambda mark: (order[mark.node], mark.call))
+    if len(places) < stages:
+        raise UnsupportedError(f"{stages} pipeline stages, but the model has only {len(places)} parts to cut it into")
+    return tuple(places[len(places) * stage // stages] for stage in range(1, stages))
+
+
 def live_for(graph: Graph, output: str) -> Graph:
     """The graph with one output; inputs that it does not need are dropped too."""
     wanted, kept = {output}, []

@@ -97,7 +97,8 @@ def train(case: Case) -> dict[str, Any]:
         assert set(state) == set(alone.state_dict())
         _same(family, state, trained, f"{case}: parameters")
     return {
-        "stages": model.plan.stages, "schedule": model.plan.schedule, "microbatches": model.plan.num_microbatches,
+        "stages": [stage.mark for stage in model.plan.stages], "schedule": model.plan.schedule,
+        "microbatches": model.plan.num_microbatches,
         "names": [name for name, _ in model.named_parameters()], "zero": dict(model.plan.zero),
     }  # fmt: skip
 
