@@ -59,10 +59,10 @@ class Shape:
         return math.ceil(self.live(0))
 
 
-def shapes(schedule: str | None, places: int, counts: Sequence[int]) -> list[Shape]:
+def shapes(schedule: str | None, places: int, counts: Sequence[int], *, strict: bool) -> list[Shape]:
     """The pipelines that a schedule allows with these numbers of microbatches; 1F1B if none is named.
 
-    Raises UsageError where none does.
+    Raises UsageError where there is none and ``strict``.
     """
     chosen = schedule or "1f1b"
     loops = LOOPS if chosen in LOOPED else 1
@@ -70,7 +70,7 @@ def shapes(schedule: str | None, places: int, counts: Sequence[int]) -> list[Sha
         Shape(schedule=chosen, places=places, loops=loops, microbatches=count) for count in counts
         if count >= places and (loops == 1 or count % places == 0)
     ]  # fmt: skip
-    if not found:
+    if not found and strict:
         need = f"a multiple of {places}" if loops > 1 else f"{places} or more"
         raise UsageError(
             f"a pipeline of {places} stages under schedule {chosen!r} needs {need} microbatches; possible here: "

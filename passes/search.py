@@ -11,11 +11,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autopar.cost_model import Cluster, CostProfile, axis_groups
+from autopar.cost_model import Cluster, CostProfile, axis_groups, optimizer_state_bytes
 from autopar.ir.errors import InfeasibleError, LimitReachedError, UnsupportedError
 from autopar.ir.mesh import Mesh
+from autopar.ir.pipeline import PIPELINE_AXIS
+from autopar.ir.program import Parameter
 from autopar.passes.assignment import Assignment, decode
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
@@ -35,6 +37,7 @@ from autopar.passes.pipelining import Arrangement, Shape, arrange, shapes
 from autopar.passes.positions import Positions, positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import Solution, solve
+from autopar.passes.stage_account import copies_bytes
 from autopar.passes.uniform import uniform
 from autopar.passes.units import units_of
 
@@ -220,6 +223,9 @@ class _Search:
             units = units_of(self.model, program, solution, lean, full, anywhere=calls < shape.stages)
             cut = arrange(units, shape, pricing, self.limits.memory_bytes)
             if cut is not None:
+                copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
+                cut = replace(cut, bytes=tuple(a + b for a, b in zip(cut.bytes, copies, strict=True)))
+            if cut is not None and max(cut.bytes) <= self.limits.memory_bytes:
                 if self.best is None or cut.objective_ns < self.best_ns:
                     self._take(candidate, _Best(candidate, solution, encoded, pricing, cut.objective_ns, cut))
                 return
@@ -230,6 +236,10 @@ class _Search:
                 return
             self.closest = solution, candidate.full, candidate.count
             budget = int(min(budget, solution.bytes) * 0.93)
+
+    def _state_bytes(self, parameter: Parameter) -> int:
+        local = parameter.layout.local_shape(parameter.type.shape)
+        return optimizer_state_bytes(self.model.settings.optimizer, local, parameter.type.dtype, self.profile)
 
     def _take(self, candidate: _Candidate, best: _Best) -> None:
         self.best, self.best_ns = best, best.objective_ns * candidate.handicap
@@ -285,8 +295,10 @@ def search(
                 found.append(state.bounded(mesh, counts, mesh))
                 continue
             full = with_pipeline(mesh, tuple(pinned), places)
-            for shape in shapes(limits.schedule, places, counts):
-                found.append(state.bounded(mesh, (shape.microbatches,), full, shape))
+            found += [
+                state.bounded(mesh, (shape.microbatches,), full, shape)
+                for shape in shapes(limits.schedule, places, counts, strict=pinned.get(PIPELINE_AXIS) == places)
+            ]
     known = [candidate for candidate in found if candidate is not None]
     state.run(known, hooked=profile.has_compute_hook or profile.has_collective_hook)
     if state.best is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autopar.ir.pipeline import PIPELINE_AXIS, Mark, Stage
 from autopar.ir.plan import Collective, StageInfo
@@ -11,6 +11,9 @@ from autopar.passes.account import collectives
 from autopar.passes.pipelining import Arrangement, Shape
 from autopar.passes.pricing import local_bytes
 from autopar.passes.stages import cut
+
+# Bytes of the optimizer's state of one parameter on a device.
+StateBytes = Callable[[Parameter], int]
 
 
 def stage_infos(program: Program, marks: Sequence[Mark]) -> tuple[StageInfo, ...]:
@@ -47,6 +50,20 @@ def largest_place(program: Program, cut_at: Arrangement, shape: Shape) -> tuple[
     place = cut_at.bytes.index(max(cut_at.bytes))
     own = {p.fqn: p for stage in stages[place :: shape.places] for p in stage.program.parameters}
     return tuple(own.values())
+
+
+def copies_bytes(program: Program, marks: Sequence[Mark], shape: Shape, state_bytes: StateBytes) -> tuple[int, ...]:
+    """What each place holds of parameters that an earlier stage holds too: the units count them once."""
+    seen: set[str] = set()
+    found = [0] * shape.places
+    for index, stage in enumerate(cut(program, marks)):
+        for parameter in stage.program.parameters:
+            if parameter.fqn in seen:
+                size = local_bytes(parameter.layout, parameter.type)
+                trained = size + state_bytes(parameter) if parameter.trainable else 0
+                found[index % shape.places] += size + trained
+        seen.update(parameter.fqn for parameter in stage.program.parameters)
+    return tuple(found)
 
 
 def place_collectives(program: Program, shape: Shape, cut_at: Arrangement) -> tuple[Collective, ...]:

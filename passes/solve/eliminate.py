@@ -121,8 +121,8 @@ class Eliminator:
             )
             if branches * size > CAP_BRANCHES or laid_out > CAP_NUMBERS:
                 raise LimitReachedError(
-                    f"segment {segment.name} is too entangled for exact elimination: {branches * size} branches or more "
-                    f"of {cap_entries} entries, {laid_out} numbers; offer fewer strategies or hubs"
+                    f"segment {segment.name} is too entangled for exact elimination: {branches * size} branches or "
+                    f"more of {cap_entries} entries, {laid_out} numbers; offer fewer strategies or hubs"
                 )
             self.children = tuple(
                 Eliminator(
