@@ -213,8 +213,7 @@ class _Search:
             solution = solve(encoded.problem, memory_bytes=budget, effort=1)
             self.evaluations += solution.evaluations
             if not solution.found or solution.bytes > budget:
-                if self.closest is None:
-                    self.closest = solution, candidate.full, candidate.count
+                self._near(candidate, shape, solution)
                 return
             solution = uniform(encoded.problem, solution, budget)
             assignment = decode(self.model, encoded, solution, pricing.mesh)
@@ -234,8 +233,16 @@ class _Search:
                     f"{shape.stages} pipeline stages, but the model has only {len(units)} parts to cut it into"
                 )
                 return
-            self.closest = solution, candidate.full, candidate.count
+            self._near(candidate, shape, solution)
             budget = int(min(budget, solution.bytes) * 0.93)
+
+    def _near(self, candidate: _Candidate, shape: Shape, solution: Solution) -> None:
+        """Remember a placement that did not fit, by what it needs of one place."""
+        share = replace(
+            solution, bytes=-(-solution.bytes // shape.places), least_bytes=solution.least_bytes // shape.places
+        )
+        if self.closest is None or share.bytes < self.closest[0].bytes:
+            self.closest = share, candidate.full, candidate.count
 
     def _state_bytes(self, parameter: Parameter) -> int:
         local = parameter.layout.local_shape(parameter.type.shape)
