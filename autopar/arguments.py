@@ -69,8 +69,8 @@ def check(
         raise UsageError(f"schedule={schedule!r}: pipeline schedules are not supported yet; leave it out")
     _one_of("optimizer", optimizer, OPTIMIZERS)
     _one_of("mixed_precision", mixed_precision, (None, "bf16", "fp16"))
-    _one_of("zero", zero, (None, 0, 3))
-    _one_of("recompute", recompute, (None, "none", "full"))
+    _one_of("zero", zero, (None, 0, 1, 2, 3))
+    _one_of("recompute", recompute, (None, "none", "selective", "full"))
     _one_of("rng", rng, ("exact", "fast"))
     if num_microbatches is not None and num_microbatches < 1:
         raise UsageError(f"num_microbatches={num_microbatches}: it is 1 or more")

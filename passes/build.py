@@ -19,6 +19,7 @@ from autopar.ir.layout import Layout, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
+from autopar.ir.recompute import is_expensive
 from autopar.ir.rules import NodeRule
 from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.constrain import constrained
@@ -85,17 +86,19 @@ def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tup
     return found
 
 
-def build(model: Model, found: Positions, pricing: Pricing, microbatches: int) -> Encoded:
-    """The problem of placing ``model`` on ``pricing.mesh``.
+def build(model: Model, found: Positions, pricing: Pricing, microbatches: int, *, ample: bool = False) -> Encoded:
+    """The problem of placing ``model`` on ``pricing.mesh``. ``ample``: its fastest solution is asked for, whatever its
+    memory, so that choices which only save memory may be left out.
 
     Raises UnsupportedError naming the node if more than one microbatch is impossible.
     """
-    return _Builder(model, found, pricing, microbatches).build()
+    return _Builder(model, found, pricing, microbatches, ample).build()
 
 
 class _Builder:
-    def __init__(self, model: Model, found: Positions, pricing: Pricing, microbatches: int) -> None:
+    def __init__(self, model: Model, found: Positions, pricing: Pricing, microbatches: int, ample: bool) -> None:
         self.model, self.found, self.pricing, self.microbatches = model, found, pricing, microbatches
+        self.ample = ample
         self.mesh: Mesh = pricing.mesh
         self.conversions = Conversions(pricing)
         self.partial = partial_axes(model.graph, model.rules, found, self.mesh)
@@ -120,7 +123,8 @@ class _Builder:
         return Encoded(problem=problem, variables=variables, calls=tuple(self.calls))
 
     def _segment(self, graph: Graph, *, root: bool) -> SegmentBuilder:
-        modes = self.model.settings.modes(self.mesh, block=not root)
+        settings = self.model.settings
+        modes = settings.modes(self.mesh, block=not root, microbatches=self.microbatches, ample=self.ample)
         builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions)
         self.segments[graph.name] = builder
         return builder
@@ -184,7 +188,7 @@ class _Builder:
                 out[2, i] = local_numel(chosen.results[0], node.results[0].type.shape)
             if row(node).op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
                 out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
-        into.node(variable, *out)
+        into.node(variable, *out, expensive=is_expensive(node))
 
     def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: _Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
@@ -333,8 +337,9 @@ class _Builder:
                             user = producers.get(into.variables[consumer.variable].name, node)
                             refuse_crossing(have, consumer.needs, user, self.microbatches)
                     into.edge(
-                        value.name, fact, values.variable[value.name], have, consumers, free=free, crosses_time=crosses
-                    )
+                        value.name, fact, values.variable[value.name], have, consumers, free=free,
+                        expensive=is_expensive(node), crosses_time=crosses,
+                    )  # fmt: skip
 
     def _parameter(
         self,

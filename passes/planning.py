@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -116,8 +117,7 @@ def _modes(model: Model, assignment: Assignment) -> dict[str, tuple[int, str]]:
     found = {"": (assignment.main.mode.zero, "none")}
     for graph, variant, count in placed(model, assignment):
         if graph is not model.graph:
-            text = "full" if variant.mode.recompute else "none"
-            name = graph.name
+            text, name = variant.mode.recompute, graph.name
             if found.get(name, (variant.mode.zero, text)) != (variant.mode.zero, text):
                 name = f"{name} (×{count})"
             found[name] = (variant.mode.zero, text)
@@ -136,7 +136,7 @@ def _placements(
     for parameter in program.parameters:
         if parameter.fqn in used:
             level = levels.get(parameter.fqn, assignment.main.mode.zero)
-            kept[parameter.fqn] = _kept(parameter.layout, parameter.runtime_axes if level == 3 else ())
+            kept[parameter.fqn] = _kept(parameter.layout, parameter.runtime_axes if level else ())
     return patterns(used), patterns(kept)
 
 
@@ -192,17 +192,13 @@ def _memory(model: Model, found: Found, program: Program) -> dict[str, int]:
     parts = {"parameters": 0, "gradients": 0, "optimizer": 0}
     levels = _levels(model, found.assignment)
     for parameter in program.parameters:
-        owned = (
-            parameter.runtime_axes if levels.get(parameter.fqn, found.assignment.main.mode.zero) == 3 else ()
-        )
-        share = 1
-        for axis in owned:
-            share *= program.mesh.size(axis)
+        level = levels.get(parameter.fqn, found.assignment.main.mode.zero)
+        share = math.prod(program.mesh.size(axis) for axis in parameter.runtime_axes) if level else 1
         local = parameter.layout.local_shape(parameter.type.shape)
         size = TensorType(parameter.type.dtype, local).nbytes
         parts["parameters"] += -(-size // share)
         if parameter.trainable:
-            parts["gradients"] += -(-size // share)
+            parts["gradients"] += size if level == 1 and program.microbatches > 1 else -(-size // share)
             state = optimizer_state_bytes(
                 model.settings.optimizer, local, parameter.type.dtype, found.pricing.profile
             )

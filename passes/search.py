@@ -97,7 +97,7 @@ class _Search:
     complete: bool = True
     bounds: list[int] = field(default_factory=list)
 
-    def encode(self, mesh: Mesh, count: int) -> tuple[Encoded, Pricing] | None:
+    def encode(self, mesh: Mesh, count: int, *, ample: bool = False) -> tuple[Encoded, Pricing] | None:
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
         self.candidates += 1
         groups = axis_groups(mesh.axes, self.cluster)
@@ -105,14 +105,14 @@ class _Search:
             mesh=with_time(mesh, count), cluster=self.cluster, profile=self.profile, groups=groups
         )
         try:
-            return build(self.model, self.found, pricing, count), pricing
+            return build(self.model, self.found, pricing, count, ample=ample), pricing
         except (UnsupportedError, InfeasibleError) as error:
             self.refused = error
             return None
 
     def bounded(self, mesh: Mesh, counts: tuple[int, ...]) -> _Candidate | None:
         """The first number of microbatches with its bound, memory ignored."""
-        encoded = self.encode(mesh, counts[0])
+        encoded = self.encode(mesh, counts[0], ample=True)
         if encoded is None:
             return None
         free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
