@@ -168,7 +168,7 @@ class _Builder:
             values.set(value.name, variable, tuple(s.results[index] for s in legal), saved=row(node).keeps("r"))
         for index, name in enumerate(operands):
             if name is not None:
-                saves = row(node).keeps(index) and any(shapes.grads)
+                saves = row(node).keeps_operand(index, shapes.grads)
                 values.consumers[name].append(Consumer(variable, _needs_of(legal, index), saves))
         self._price(graph, into, node, variable, legal)
 
@@ -306,17 +306,19 @@ class _Builder:
         """Whether some node of the block keeps the value for its backward pass."""
         for node in self.model.graph.block(block).nodes:
             for index, name in enumerate(flat_operands(node)):
-                if name == value and row(node).keeps(index):
+                grads = self.model.shapes[block, node.results[0].name].grads
+                if name == value and row(node).keeps_operand(index, grads):
                     return True
         return False
 
     def _saved_inputs(self, block: Graph, inner: SegmentBuilder, have: _Values, carried: Sequence[str]) -> None:
-        """A recomputed call keeps what came in."""
+        """A recomputed call keeps what came in. In backward one gradient of it comes and one goes."""
         for name in carried:
             fact = self.model.facts[block.name, name]
             sizes = np.array([local_bytes(layout, fact.type) for layout in have.layouts[name]], dtype=np.int64)
             held = np.where(inner.dropped, sizes[:, None], 0)
-            inner.tables.append(inner.memory((have.variable[name], inner.mode), held))
+            passing = np.repeat(2 * sizes[:, None], len(inner.modes), axis=1) if fact.grad else None
+            inner.tables.append(inner.memory((have.variable[name], inner.mode), held, passing))
 
     def _edges(self, graph: Graph, into: SegmentBuilder, values: _Values, *, root: bool) -> None:
         producers = graph.producers()

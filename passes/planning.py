@@ -28,9 +28,13 @@ from autopar.passes.account import collectives, compute_ns, islands, placed, pri
 from autopar.passes.assignment import Assignment, Variant, to_plan
 from autopar.passes.build import Model
 from autopar.passes.patterns import patterns
+from autopar.passes.peak import Held, ParameterBytes, peak
 from autopar.passes.positions import all_graphs
+from autopar.passes.problem import Segment
 from autopar.passes.prologue import without_time
 from autopar.passes.search import Found
+from autopar.passes.solve.check import measure_instance
+from autopar.passes.storage import parameter_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,7 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
     used, kept = _placements(model, assignment, program, found.mesh)
     modes = _modes(model, assignment)
     cluster, profile = found.pricing.cluster, found.pricing.profile
+    parts = _memory(model, found, program)
     return Plan(
         model=request.name, cluster=cluster.to_dict(), world_size=cluster.world_size,
         objective_s=objective_ns / 1e9, lower_bound_s=found.bound_ns / 1e9, gap=gap, proven_optimal=gap <= 1e-6,
@@ -83,7 +88,7 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
         recompute={name: text for name, (_, text) in modes.items()},
         step_time_s=StepTime(compute=compute / 1e9, exposed_comm=(objective_ns - compute) / 1e9, bubble=0.0),
         memory=Memory(
-            budget_bytes=request.memory_bytes, peak_bytes=(found.solution.bytes,), parts=_memory(model, found, program)
+            budget_bytes=request.memory_bytes, peak_bytes=(sum(parts.values()),), parts=parts,
         ),
         blocks=tuple(
             BlockInfo(name=block.name, count=_calls(model.graph, block.name), nodes=_operations(block))
@@ -188,21 +193,41 @@ def _used(model: Model, assignment: Assignment) -> Mapping[str, Layout]:
 
 
 def _memory(model: Model, found: Found, program: Program) -> dict[str, int]:
-    """Bytes on one device by what they are for; activations are what is left of the total."""
-    parts = {"parameters": 0, "gradients": 0, "optimizer": 0}
+    """Bytes on one device by what they are for, when they are most."""
+    by_group: dict[str, ParameterBytes] = {}
     levels = _levels(model, found.assignment)
+    main = found.assignment.main.mode.zero
     for parameter in program.parameters:
-        level = levels.get(parameter.fqn, found.assignment.main.mode.zero)
-        share = math.prod(program.mesh.size(axis) for axis in parameter.runtime_axes) if level else 1
         local = parameter.layout.local_shape(parameter.type.shape)
-        size = TensorType(parameter.type.dtype, local).nbytes
-        parts["parameters"] += -(-size // share)
-        if parameter.trainable:
-            parts["gradients"] += size if level == 1 and program.microbatches > 1 else -(-size // share)
+        whole = TensorType(parameter.type.dtype, local).nbytes
+        used = TensorType(parameter.compute_dtype, local).nbytes
+        cast = parameter.compute_dtype != parameter.type.dtype
+        if not parameter.trainable:
+            size = ParameterBytes(parameter=whole, copy=used if cast else 0)
+        else:
+            axes = parameter.runtime_axes
+            zero = levels.get(parameter.fqn, main) if axes else 0
+            parts = math.prod(program.mesh.size(axis) for axis in axes) if zero else 1
             state = optimizer_state_bytes(
                 model.settings.optimizer, local, parameter.type.dtype, found.pricing.profile
             )
-            parts["optimizer"] += -(-state // share)
-    parts["transient"] = found.solution.transient_bytes
-    rest = found.solution.bytes - sum(parts.values())
-    return {**parts, "activations": max(0, rest)}
+            size = parameter_bytes(
+                whole, used, state, parts, zero, found.microbatches,
+                owned=bool(axes), root=not parameter.group, cast=cast,
+            )  # fmt: skip
+        by_group[parameter.group] = by_group.get(parameter.group, ParameterBytes()) + size
+    problem, solution = found.encoded.problem, found.solution
+    calls = []
+    for chain, node, runs in zip(problem.chains, found.encoded.calls, solution.calls, strict=True):
+        values = [one for repeat, one in runs for _ in range(repeat)]
+        groups = [f"{node.results[0].name}/{index}" for index in range(len(values))]
+        calls += [_held(chain.segment, one, by_group.get(group)) for one, group in zip(values, groups, strict=True)]
+    return peak(_held(problem.root, solution.root, by_group.get(""), root=True), calls)
+
+
+def _held(segment: Segment, values: tuple[int, ...], known: ParameterBytes | None, *, root: bool = False) -> Held:
+    """What the solver's sums count of the root or of a call, parameters apart."""
+    _, held, transient = measure_instance(segment, values)
+    of = known or ParameterBytes()
+    kept, passing = of.summed(root=root)
+    return Held(parameters=of, activations=max(0, held - kept), passing=max(0, transient - passing))

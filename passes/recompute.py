@@ -63,6 +63,6 @@ class Keeping:
         sends = [step.kind in COLLECTIVES and step.axis != MICROBATCH_AXIS for step in steps]
         kept = sum(
             local_bytes(step.after, fact.type)
-            for at, (step, send) in enumerate(zip(steps, sends, strict=True)) if send and not any(sends[at + 1 : at + 2])
+            for at, step in enumerate(steps) if sends[at] and not any(sends[at + 1 : at + 2])
         )  # fmt: skip
         return not (sends and sends[0]), kept

@@ -98,8 +98,10 @@ class SegmentBuilder:
             bytes=held, transient_bytes=dropped + transient[:, None],
         ))  # fmt: skip
 
-    def memory(self, variables: tuple[int, ...], held: IntArray) -> Table:
-        return Table(variables=variables, sync_ns=np.zeros(held.shape, np.int64), bytes=held)
+    def memory(self, variables: tuple[int, ...], held: IntArray, transient: IntArray | None = None) -> Table:
+        return Table(
+            variables=variables, sync_ns=np.zeros(held.shape, np.int64), bytes=held, transient_bytes=transient
+        )
 
     def equal(
         self, left: int, left_layouts: Sequence[Layout], right: int, right_layouts: Sequence[Layout]

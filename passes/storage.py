@@ -19,6 +19,7 @@ from autopar.ir.layout import RSTAR, Layout, Shard, stacked
 from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter, reduces_gradients
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
+from autopar.passes.peak import ParameterBytes
 from autopar.passes.pricing import Pricing, local_bytes, nanoseconds
 from autopar.passes.problem import FORBIDDEN, IntArray
 
@@ -132,23 +133,16 @@ def _one(
     used = local_bytes(layout, fact.type)
     if not stored.trainable or stored.buffer:
         return 0, 0, whole + (used if fact.type.dtype != stored.dtype else 0), 0
-    zero = mode.zero if owned else 0
-    parts = math.prod(layout.mesh.size(axis) for axis in owned) if zero else 1
     state = optimizer_state_bytes(
         settings.optimizer, layout.local_shape(fact.type.shape), stored.dtype, pricing.profile
     )
-    held = -(-(2 * whole + state) // parts)
-    copied = bool(owned) or fact.type.dtype != stored.dtype
-    if copied and (zero < 3 or root):
-        held += used  # the copy that computing reads stays through the step
-    if zero == 1 and microbatches > 1:
-        held += whole - whole // parts  # gradients are whole until the last microbatch is over
-    transient = 0
-    if owned and root:
-        held += used if zero >= 2 or microbatches == 1 else 0  # the gradients of the step, until its backward is over
-    elif owned:
-        # gradients of one call, and those of the call before on their way; gathered parameters, and the next ones'
-        transient = used + whole + (2 * used if zero == 3 else 0)
+    zero = mode.zero if owned else 0
+    parts = math.prod(layout.mesh.size(axis) for axis in owned) if zero else 1
+    cast = fact.type.dtype != stored.dtype
+    size = parameter_bytes(
+        whole, used, state, parts, zero, microbatches, owned=bool(owned), root=root, cast=cast
+    )
+    held, transient = size.summed(root=root)
     hide = sum(
         count * pricing.collective_ns(kind, size, axis)
         for kind, axis, size, _, count in reductions(
@@ -157,6 +151,23 @@ def _one(
     )
     moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
     return _update_ns(moved // parts, stored, pricing), hide, held, transient
+
+
+def parameter_bytes(
+    whole: int, used: int, state: int, parts: int, zero: int, microbatches: int, *, owned: bool, root: bool, cast: bool
+) -> ParameterBytes:
+    """Memory of a trained parameter. ``whole``, ``used``: bytes as stored and as computed with, cut by nobody yet.
+
+    ``parts``: over how many devices ZeRO cuts it. ``owned``: FSDP2 has it. ``cast``: computing reads another type.
+    """
+    apart = zero == 3 and not root  # gathered for each use
+    accumulated = zero < 2 and microbatches > 1  # whole, where autograd puts them
+    left = -(-whole // parts)
+    return ParameterBytes(
+        parameter=left, state=-(-state // parts), copy=used if (owned or cast) and not apart else 0,
+        before=0 if microbatches == 1 else whole if accumulated else left, gradient=left,
+        made=used if owned and not accumulated else 0, sent=whole if owned else 0, gathered=2 * used if apart else 0,
+    )  # fmt: skip
 
 
 def reductions(
