@@ -48,9 +48,9 @@ class Arguments:
 
     @property
     def stages(self) -> int:
-        """Pipeline stages that the pinned mesh and schedule ask for; 1 without a pipeline."""
+        """Pipeline stages that the pinned mesh and schedule ask for; 0 without a pipeline."""
         places = (self.mesh or {}).get(PIPELINE_AXIS, 1)
-        return places * (LOOPS if self.schedule in LOOPED else 1) if places > 1 else 1
+        return places * (LOOPS if self.schedule in LOOPED else 1) if places > 1 else 0
 
     def limits(self) -> Limits:
         from autopar.passes.search import Limits
@@ -84,8 +84,8 @@ def check(
         )
     _one_of("optimizer", optimizer, OPTIMIZERS)
     _one_of("mixed_precision", mixed_precision, (None, "bf16", "fp16"))
-    _one_of("zero", zero, (None, 0, 3))
-    _one_of("recompute", recompute, (None, "none", "full"))
+    _one_of("zero", zero, (None, 0, 1, 2, 3))
+    _one_of("recompute", recompute, (None, "none", "selective", "full"))
     _one_of("rng", rng, ("exact", "fast"))
     if num_microbatches is not None and num_microbatches < 1:
         raise UsageError(f"num_microbatches={num_microbatches}: it is 1 or more")

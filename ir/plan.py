@@ -116,7 +116,7 @@ class Variant(Record):
     """
 
     graph: str
-    recompute: Literal["none", "full"]
+    recompute: Literal["none", "selective", "full"]
     zero: Literal[0, 1, 2, 3]
     nodes: dict[str, Choices]
     storage: dict[str, str]

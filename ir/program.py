@@ -57,8 +57,8 @@ class Program:
     """Everything that one device runs in a step.
 
     ``mesh`` is that of the processes (without ``mb``). ``graph.outputs`` are the loss, if the model has
-    one, then whatever else was asked for. ``recompute`` names blocks whose activations are recomputed;
-    ``zero`` is the ZeRO level of each block and of the root ("").
+    one, then whatever else was asked for. ``recompute``: blocks that are recomputed, and how (``selective``,
+    ``full``); ``zero`` is the ZeRO level of each block and of the root ("").
     """
 
     mesh: Mesh
@@ -67,6 +67,6 @@ class Program:
     data_axes: tuple[str, ...]
     microbatches: int = 1
     prologue: Graph | None = None
-    recompute: tuple[str, ...] = ()
+    recompute: dict[str, str] = field(default_factory=dict)
     zero: dict[str, int] = field(default_factory=dict)
     loss: str | None = None

@@ -12,8 +12,8 @@ Rule = Callable[..., None]
 def arithmetic_rows(rule: Rule) -> None:
     for name in ("add.Tensor", "sub.Tensor"):
         rule(f"aten.{name}", "*b, *b -> *b", partial="0+1", backward=1.0, uneven=(RESULT,))
-    rule("aten.mul.Tensor", "*b, *b -> *b", partial="0|1", saves=(0, 1), uneven=(RESULT,))
-    rule("aten.div.Tensor", "*b, *b -> *b", partial="0", saves=(0, 1))
+    rule("aten.mul.Tensor", "*b, *b -> *b", partial="0|1", saves=(0, 1), crossed=True, uneven=(RESULT,))
+    rule("aten.div.Tensor", "*b, *b -> *b", partial="0", saves=(0, 1), crossed=True)
     for name in ("minimum.default", "maximum.default", "atan2.default"):
         rule(f"aten.{name}", "*b, *b -> *b", saves=(0, 1))
     for name in ("neg.default",):
@@ -51,7 +51,7 @@ def network_rows(rule: Rule) -> None:
         ("linear", "*b k, n k -> *b n", "2 *b k n"),
         ("matmul", "*b m k, *b k n -> *b m n", "2 *b m k n"),
     ):
-        rule(f"aten.{name}.default", spec, partial="0|1", flops=work, saves=(0, 1), op_class="matmul",
+        rule(f"aten.{name}.default", spec, partial="0|1", flops=work, saves=(0, 1), crossed=True, op_class="matmul",
          uneven=("n",))  # fmt: skip
     rule("aten.scaled_dot_product_attention.default", "attention", flops="4 b* g h sq sk d", backward=2.5,
          saves=(0, 1, 2, "r"), op_class="attention", contiguous=("sq",))  # fmt: skip

@@ -8,7 +8,8 @@ Rule = Callable[..., None]
 
 
 def spatial_rows(rule: Rule) -> None:
-    rule("aten.convolution.default", "convolution", flops="2 n g co ci t* k*", saves=(0, 1), op_class="conv")
+    rule("aten.convolution.default", "convolution", flops="2 n g co ci t* k*", saves=(0, 1), crossed=True,
+         op_class="conv")  # fmt: skip
     for n in (1, 2, 3):
         rule(f"aten.max_pool{n}d.default", "pool", saves=(0,), op_class="reduction")
         rule(f"aten.max_pool{n}d_with_indices.default", "pool", saves=(0,), op_class="reduction")

@@ -78,6 +78,7 @@ class Row:
     backward: work of the backward pass relative to the forward pass.
     saves: what autograd keeps: operand positions, ``r`` for the result, or ``ALL`` of them; ``mask`` for one byte
         an element of the result.
+    crossed: an operand is kept for the gradient of another one, and only where that is wanted: products.
     work_bytes: memory traffic of the forward pass for each element of the result, beside operands and results.
     op_class: class of the efficiency curve; ``view`` costs nothing.
     uneven: factors of classes that may be cut into padded parts (``Layout.padded``): zeros, or what this
@@ -91,6 +92,7 @@ class Row:
     flops: str = ""
     backward: float = 2.0
     saves: tuple[int | str, ...] = ()
+    crossed: bool = False
     work_bytes: int = 0
     op_class: str = "pointwise"
     reduce: str = "sum"
@@ -101,6 +103,11 @@ class Row:
     def keeps(self, what: int | str) -> bool:
         """Whether autograd keeps this operand, or ``r``, the result."""
         return what in self.saves or ALL in self.saves
+
+    def keeps_operand(self, index: int, grads: Sequence[bool]) -> bool:
+        """The same of an operand, where ``grads`` says which operands want a gradient."""
+        others = [grad for at, grad in enumerate(grads) if at != index] if self.crossed else grads
+        return self.keeps(index) and any(others)
 
 
 def parse_side(text: str) -> tuple[tuple[str, ...], ...]:

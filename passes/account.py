@@ -16,6 +16,8 @@ from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
 from autopar.passes.positions import flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes, local_flops
+from autopar.passes.recompute import again
+from autopar.passes.storage import reductions
 from autopar.passes.strategies import Strategy
 
 
@@ -57,7 +59,7 @@ def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: i
             times = count * microbatches
             yield Work(
                 node=node, forward=forward, backward=backward,
-                forward_count=times * (2 if variant.mode.recompute else 1), backward_count=times,
+                forward_count=times * again(variant.mode, node), backward_count=times,
                 flops=times * _flops(node, model, key, chosen, types, pricing),
             )  # fmt: skip
 
@@ -104,7 +106,7 @@ def collectives(program: Program) -> tuple[Collective, ...]:
     """Every collective of a step, equal ones added up, in order of first appearance."""
     found: dict[tuple[str, str, int, str, str], int] = {}
     for graph, calls, where in _graphs(program):
-        again = 2 if where in program.recompute else 1
+        again = 2 if program.recompute.get(where) == "full" else 1
         for node in graph.nodes:
             if node.target.startswith("comm."):
                 _count(found, program, graph, node, calls * program.microbatches, again, where)
@@ -148,21 +150,11 @@ def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Progr
         level, where = zero.get(parameter.fqn, (program.zero.get("", 0), "main"))
         size = local_bytes(parameter.layout, parameter.type)
         used = size // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
-        for axis in parameter.runtime_axes:
-            if level < 3:
-                key = ("all_reduce", axis, size, where, "grad")
-                found[key] = found.get(key, 0) + 1
-                continue
-            parts = program.mesh.size(axis)
-            used, scattered, size = -(-used // parts), size, -(-size // parts)
-            for kind, amount, phase, count in (
-                ("all_gather", used, "forward", program.microbatches),
-                ("all_gather", used, "backward", program.microbatches if where != "main" else 0),
-                ("reduce_scatter", scattered, "grad", program.microbatches),
-            ):
-                if count:
-                    key = (kind, axis, amount, where, phase)
-                    found[key] = found.get(key, 0) + count
+        for kind, axis, amount, phase, count in reductions(
+            parameter.runtime_axes, used, size, program.mesh.size, level, program.microbatches, root=where == "main"
+        ):
+            key = (kind, axis, amount, where, phase)
+            found[key] = found.get(key, 0) + count
 
 
 def _zero_by_parameter(program: Program) -> dict[str, tuple[int, str]]:

@@ -54,7 +54,7 @@ def decode(model: Model, encoded: Encoded, solution: Solution, mesh: Mesh) -> As
 
 
 def _variant(graph: Graph, variables: tuple[Variable, ...], values: tuple[int, ...]) -> Variant:
-    mode = Mode(False, 0)
+    mode = Mode("none", 0)
     nodes: dict[str, Strategy] = {}
     layouts: dict[str, Layout] = {}
     for variable, value in zip(variables, values, strict=True):
@@ -81,7 +81,7 @@ def to_plan(assignment: Assignment) -> PlanAssignment:
     def index(variant: Variant) -> int:
         data = PlanVariant(
             graph=variant.graph,
-            recompute="full" if variant.mode.recompute else "none",
+            recompute=variant.mode.recompute,  # type: ignore[arg-type]
             zero=variant.mode.zero,  # type: ignore[arg-type]
             nodes={name: chosen.text(assignment.mesh) for name, chosen in variant.nodes.items()},
             storage={name: layout.text() for name, layout in variant.storage.items()},
@@ -133,7 +133,7 @@ def _read(variant: PlanVariant, model: Model, mesh: Mesh) -> Variant:
         nodes[name] = chosen
     return Variant(
         graph=graph.name,
-        mode=Mode(variant.recompute == "full", variant.zero),
+        mode=Mode(variant.recompute, variant.zero),
         nodes=nodes,
         storage={name: Layout.parse(text, mesh) for name, text in variant.storage.items()},
         inputs={name: Layout.parse(text, mesh) for name, text in variant.inputs.items()},

@@ -19,6 +19,7 @@ from autopar.ir.layout import Layout, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
+from autopar.ir.recompute import is_expensive
 from autopar.ir.rules import NodeRule
 from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.constrain import constrained
@@ -85,18 +86,24 @@ def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tup
     return found
 
 
-def build(model: Model, found: Positions, pricing: Pricing, microbatches: int, *, live: int = 1) -> Encoded:
-    """The problem of placing ``model`` on ``pricing.mesh``. ``live``: microbatches held at once, as a pipeline does.
+def build(
+    model: Model, found: Positions, pricing: Pricing, microbatches: int, *, live: int = 1, ample: bool = False
+) -> Encoded:
+    """The problem of placing ``model`` on ``pricing.mesh``.
 
-    Raises UnsupportedError naming the node if more than one microbatch is impossible.
+    ``live``: microbatches held at once, as a pipeline does. ``ample``: its fastest solution is asked for, whatever its
+    memory, so that choices which only save memory may be left out. Raises UnsupportedError naming the node if more
+    than one microbatch is impossible.
     """
-    return _Builder(model, found, pricing, microbatches, live).build()
+    return _Builder(model, found, pricing, microbatches, live, ample).build()
 
 
 class _Builder:
-    def __init__(self, model: Model, found: Positions, pricing: Pricing, microbatches: int, live: int) -> None:
+    def __init__(
+        self, model: Model, found: Positions, pricing: Pricing, microbatches: int, live: int, ample: bool
+    ) -> None:
         self.model, self.found, self.pricing, self.microbatches = model, found, pricing, microbatches
-        self.live = live
+        self.live, self.ample = live, ample
         self.mesh: Mesh = pricing.mesh
         self.conversions = Conversions(pricing)
         self.partial = partial_axes(model.graph, model.rules, found, self.mesh)
@@ -121,7 +128,8 @@ class _Builder:
         return Encoded(problem=problem, variables=variables, calls=tuple(self.calls))
 
     def _segment(self, graph: Graph, *, root: bool) -> SegmentBuilder:
-        modes = self.model.settings.modes(self.mesh, block=not root)
+        settings = self.model.settings
+        modes = settings.modes(self.mesh, block=not root, microbatches=self.microbatches, ample=self.ample)
         builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions, self.live)
         self.segments[graph.name] = builder
         return builder
@@ -165,7 +173,7 @@ class _Builder:
             values.set(value.name, variable, tuple(s.results[index] for s in legal), saved=row(node).keeps("r"))
         for index, name in enumerate(operands):
             if name is not None:
-                saves = row(node).keeps(index) and any(shapes.grads)
+                saves = row(node).keeps_operand(index, shapes.grads)
                 values.consumers[name].append(Consumer(variable, _needs_of(legal, index), saves))
         self._price(graph, into, node, variable, legal)
 
@@ -185,7 +193,7 @@ class _Builder:
                 out[2, i] = local_numel(chosen.results[0], node.results[0].type.shape)
             if row(node).op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
                 out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
-        into.node(variable, *out)
+        into.node(variable, *out, expensive=is_expensive(node))
 
     def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: _Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
@@ -303,17 +311,19 @@ class _Builder:
         """Whether some node of the block keeps the value for its backward pass."""
         for node in self.model.graph.block(block).nodes:
             for index, name in enumerate(flat_operands(node)):
-                if name == value and row(node).keeps(index):
+                grads = self.model.shapes[block, node.results[0].name].grads
+                if name == value and row(node).keeps_operand(index, grads):
                     return True
         return False
 
     def _saved_inputs(self, block: Graph, inner: SegmentBuilder, have: _Values, carried: Sequence[str]) -> None:
-        """A recomputed call keeps what came in."""
+        """A recomputed call keeps what came in. In backward one gradient of it comes and one goes."""
         for name in carried:
             fact = self.model.facts[block.name, name]
             sizes = np.array([local_bytes(layout, fact.type) for layout in have.layouts[name]], dtype=np.int64)
             held = np.where(inner.dropped, self.live * sizes[:, None], 0)
-            inner.tables.append(inner.memory((have.variable[name], inner.mode), held))
+            passing = np.repeat(2 * sizes[:, None], len(inner.modes), axis=1) if fact.grad else None
+            inner.tables.append(inner.memory((have.variable[name], inner.mode), held, passing))
 
     def _edges(self, graph: Graph, into: SegmentBuilder, values: _Values, *, root: bool) -> None:
         producers = graph.producers()
@@ -334,8 +344,9 @@ class _Builder:
                             user = producers.get(into.variables[consumer.variable].name, node)
                             refuse_crossing(have, consumer.needs, user, self.microbatches)
                     into.edge(
-                        value.name, fact, values.variable[value.name], have, consumers, free=free, crosses_time=crosses
-                    )
+                        value.name, fact, values.variable[value.name], have, consumers, free=free,
+                        expensive=is_expensive(node), crosses_time=crosses,
+                    )  # fmt: skip
 
     def _parameter(
         self,

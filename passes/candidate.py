@@ -9,16 +9,18 @@ from autopar.ir.constraints import Constraint
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS
 
+RECOMPUTE = ("none", "selective", "full")
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What a call of a block may decide besides placements."""
+    """What a call of a block may decide besides placements: one of ``RECOMPUTE``, and the ZeRO level."""
 
-    recompute: bool
+    recompute: str
     zero: int
 
     def __str__(self) -> str:
-        return f"recompute={'full' if self.recompute else 'none'},zero={self.zero}"
+        return f"recompute={self.recompute},zero={self.zero}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +49,40 @@ class Settings:
     constraints: tuple[Constraint, ...] = ()
     schedule: str | None = None
 
-    def modes(self, mesh: Mesh, *, block: bool) -> tuple[Mode, ...]:
-        """Modes of a block, or of the root, which is never recomputed."""
-        sharded = any(mesh.size(axis) > 1 for axis in mesh.names if reduces_gradients(axis))
-        levels: tuple[int, ...] = (self.zero,) if self.zero is not None else (0, 3) if sharded else (0,)
+    def modes(
+        self, mesh: Mesh, *, block: bool, microbatches: int = 1, ample: bool = False
+    ) -> tuple[Mode, ...]:
+        """Modes of a block, or of the root, which is never recomputed and whose parameters are gathered once a step.
+
+        Levels that coincide are offered once: 1 and 2 where there is one microbatch, 2 and 3 of the root.
+        ``ample``: without those that only save memory: recomputation, and level 2 beside 1. (Level 3 may be needed:
+        it alone stores parameters finer than they are used.)
+        """
+        levels: tuple[int, ...] = (0, 1, 2, 3) if block else (0, 1, 3)
+        if microbatches == 1:
+            levels = (0, 2, 3) if block else (0, 3)
+        if ample and 1 in levels:
+            levels = tuple(level for level in levels if level != 2)
+        if self.schedule is not None:  # under a pipeline 1 and 2 coincide
+            levels = (0, 1, 3) if block else (0, 1)
+        if self.zero is not None:
+            levels = (self.zero,)
         if self.schedule == "zero_bubble":  # torch: wrong gradients where parameters are sharded again after forward
             levels = tuple(level for level in levels if level != 3)
-        flags = (
-            {None: (False, True), "none": (False,), "full": (True,)}[self.recompute] if block else (False,)
-        )
-        return tuple(Mode(flag, level if sharded else 0) for level in levels for flag in flags)
+        if not any(mesh.size(axis) > 1 for axis in mesh.names if reduces_gradients(axis)):
+            levels = (0,)
+        again = RECOMPUTE if block and not ample else ("none",)
+        if block and self.recompute is not None:
+            again = (self.recompute,)
+        return tuple(Mode(flag, level) for level in levels for flag in again)
+
+
+def cost_level(zero: int, settings: Settings) -> int:
+    """The level that a parameter's memory and traffic are those of.
+
+    torch's pipelines keep gathered parameters and whole gradients to the end of the step, whatever the level.
+    """
+    return min(zero, 1) if settings.schedule is not None else zero
 
 
 # Axes that split the work and never a parameter that is computed with.

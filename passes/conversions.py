@@ -20,6 +20,7 @@ from autopar.ir.program import MICROBATCH_AXIS
 from autopar.passes.facts import Fact
 from autopar.passes.pricing import Pricing
 from autopar.passes.problem import FORBIDDEN, IntArray
+from autopar.passes.recompute import Keeping
 
 HUB_LIMIT = 3
 
@@ -30,6 +31,7 @@ class Conversions:
 
     pricing: Pricing
     known: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
+    keeping: Keeping = field(default_factory=Keeping)
 
     def cost_ns(
         self, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool = False

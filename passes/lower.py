@@ -77,7 +77,7 @@ class _Lowering:
         return Program(
             mesh=base, graph=lowered, parameters=tuple(self.parameters.values()), data_axes=self._data_axes(lowered),
             microbatches=self.microbatches, prologue=prologue,
-            recompute=tuple(name for name, (variant, _) in self.blocks.items() if variant.mode.recompute),
+            recompute={n: v.mode.recompute for n, (v, _) in self.blocks.items() if v.mode.recompute != "none"},
             zero={"": self.assignment.main.mode.zero, **{n: v.mode.zero for n, (v, _) in self.blocks.items()}},
             loss=lowered.outputs[graph.outputs.index(self.model.loss)],
         )  # fmt: skip

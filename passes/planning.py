@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autopar.cost_model import optimizer_state_bytes
 from autopar.ir.graph import SOURCES, Graph
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
@@ -19,18 +18,19 @@ from autopar.ir.plan import (
     ProfileInfo,
     StepTime,
 )
-from autopar.ir.program import RNG_INPUT, Parameter, Program
+from autopar.ir.program import RNG_INPUT, Program
 from autopar.ir.registry import REGISTERED, described
 from autopar.ir.text import print_graph
 from autopar.ir.types import TensorType
 from autopar.passes.account import collectives, compute_ns, islands, placed, priced, used_layout, work
 from autopar.passes.assignment import Assignment, Variant, to_plan
 from autopar.passes.build import Model
+from autopar.passes.memory import memory
 from autopar.passes.patterns import patterns
 from autopar.passes.positions import all_graphs
 from autopar.passes.prologue import without_time
 from autopar.passes.search import Found
-from autopar.passes.stage_account import largest_place, place_collectives, stage_infos
+from autopar.passes.stage_account import place_collectives, stage_infos
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +67,9 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
     """Requires: ``program`` is the lowering of ``assignment``, which is ``found``'s."""
     items = list(work(model, assignment, found.pricing, found.microbatches))
     objective_ns, bubble_ns, share = found.objective_ns, 0, 1
-    peaks: tuple[int, ...] = (found.solution.bytes,)
-    held = program.parameters
+    peaks, parts = memory(model, found, program)
     if found.pipeline is not None:
-        shape, stages = found.pipeline
-        bubble_ns, peaks, share = stages.bubble_ns, stages.bytes, shape.places
-        held = largest_place(program, stages, shape)
+        bubble_ns, share = found.pipeline[1].bubble_ns, found.pipeline[0].places
     compute = min(compute_ns(items, found.pricing) // share, objective_ns - bubble_ns)
     gap = (objective_ns - found.bound_ns) / objective_ns if objective_ns else 0.0
     used, kept = _placements(model, assignment, program, found.mesh)
@@ -92,9 +89,7 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
         step_time_s=StepTime(
             compute=compute / 1e9, exposed_comm=(objective_ns - bubble_ns - compute) / 1e9, bubble=bubble_ns / 1e9
         ),
-        memory=Memory(
-            budget_bytes=request.memory_bytes, peak_bytes=peaks, parts=_memory(model, found, program, held, max(peaks))
-        ),
+        memory=Memory(budget_bytes=request.memory_bytes, peak_bytes=peaks, parts=parts),
         blocks=tuple(
             BlockInfo(name=block.name, count=_calls(model.graph, block.name), nodes=_operations(block))
             for block in model.graph.blocks
@@ -128,8 +123,7 @@ def _modes(model: Model, assignment: Assignment) -> dict[str, tuple[int, str]]:
     found = {"": (assignment.main.mode.zero, "none")}
     for graph, variant, count in placed(model, assignment):
         if graph is not model.graph:
-            text = "full" if variant.mode.recompute else "none"
-            name = graph.name
+            text, name = variant.mode.recompute, graph.name
             if found.get(name, (variant.mode.zero, text)) != (variant.mode.zero, text):
                 name = f"{name} (×{count})"
             found[name] = (variant.mode.zero, text)
@@ -148,7 +142,7 @@ def _placements(
     for parameter in program.parameters:
         if parameter.fqn in used:
             level = levels.get(parameter.fqn, assignment.main.mode.zero)
-            kept[parameter.fqn] = _kept(parameter.layout, parameter.runtime_axes if level == 3 else ())
+            kept[parameter.fqn] = _kept(parameter.layout, parameter.runtime_axes if level else ())
     return patterns(used), patterns(kept)
 
 
@@ -197,30 +191,3 @@ def _used(model: Model, assignment: Assignment) -> Mapping[str, Layout]:
             }
         found.update({names[slot]: layout for slot, layout in seen[key].items()})
     return found
-
-
-def _memory(
-    model: Model, found: Found, program: Program, held: tuple[Parameter, ...], peak_bytes: int
-) -> dict[str, int]:
-    """Bytes on one device by what they are for; activations are what is left of the total."""
-    parts = {"parameters": 0, "gradients": 0, "optimizer": 0}
-    levels = _levels(model, found.assignment)
-    for parameter in held:
-        owned = (
-            parameter.runtime_axes if levels.get(parameter.fqn, found.assignment.main.mode.zero) == 3 else ()
-        )
-        share = 1
-        for axis in owned:
-            share *= program.mesh.size(axis)
-        local = parameter.layout.local_shape(parameter.type.shape)
-        size = TensorType(parameter.type.dtype, local).nbytes
-        parts["parameters"] += -(-size // share)
-        if parameter.trainable:
-            parts["gradients"] += -(-size // share)
-            state = optimizer_state_bytes(
-                model.settings.optimizer, local, parameter.type.dtype, found.pricing.profile
-            )
-            parts["optimizer"] += -(-state // share)
-    parts["transient"] = found.solution.transient_bytes
-    rest = peak_bytes - sum(parts.values())
-    return {**parts, "activations": max(0, rest)}

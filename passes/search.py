@@ -137,7 +137,9 @@ class _Search:
     complete: bool = True
     bounds: list[int] = field(default_factory=list)
 
-    def encode(self, mesh: Mesh, full: Mesh, count: int, live: int = 1) -> tuple[Encoded, Pricing] | None:
+    def encode(
+        self, mesh: Mesh, full: Mesh, count: int, *, live: int = 1, ample: bool = False
+    ) -> tuple[Encoded, Pricing] | None:
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
         self.candidates += 1
         groups = axis_groups(full.axes, self.cluster)
@@ -145,7 +147,7 @@ class _Search:
             mesh=with_time(mesh, count), cluster=self.cluster, profile=self.profile, groups=groups
         )
         try:
-            return build(self.model, self.found, pricing, count, live=live), pricing
+            return build(self.model, self.found, pricing, count, live=live, ample=ample), pricing
         except (UnsupportedError, InfeasibleError) as error:
             self.refused = error
             return None
@@ -154,7 +156,7 @@ class _Search:
         self, mesh: Mesh, counts: tuple[int, ...], full: Mesh, shape: Shape | None = None
     ) -> _Candidate | None:
         """The first number of microbatches with its bound, memory ignored."""
-        encoded = self.encode(mesh, full, counts[0])
+        encoded = self.encode(mesh, full, counts[0], ample=True)
         if encoded is None:
             return None
         free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
@@ -203,7 +205,7 @@ class _Search:
         """
         self.bounds.append(int(candidate.bound_ns * candidate.scale))
         made = [
-            self.encode(candidate.mesh, candidate.full, candidate.count, live) for live in (shape.most_live, 0, 1)
+            self.encode(candidate.mesh, candidate.full, candidate.count, live=n) for n in (shape.most_live, 0, 1)
         ]
         if made[0] is None or made[1] is None or made[2] is None:
             return

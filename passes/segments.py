@@ -52,8 +52,11 @@ class SegmentBuilder:
 
     def __post_init__(self) -> None:
         self.mode = self.variable("mode", self.name, self.modes)
-        self.again = np.array([1 + mode.recompute for mode in self.modes], dtype=np.int64)
-        self.dropped = np.array([mode.recompute for mode in self.modes], dtype=bool)
+        # how often the forward pass of cheap work runs, and of what selective recomputation does once
+        self.cheap = np.array([1 + (mode.recompute != "none") for mode in self.modes], dtype=np.int64)
+        self.dear = np.array([1 + (mode.recompute == "full") for mode in self.modes], dtype=np.int64)
+        self.dropped = np.array([mode.recompute != "none" for mode in self.modes], dtype=bool)
+        self.selective = np.array([mode.recompute == "selective" for mode in self.modes], dtype=bool)
 
     def variable(self, kind: str, name: str, values: Sequence[Choice]) -> int:
         self.variables.append(Variable(kind, name, tuple(values)))
@@ -64,30 +67,42 @@ class SegmentBuilder:
             name=self.name, domains=tuple(len(v.values) for v in self.variables), tables=tuple(self.tables)
         )
 
-    def passes_ns(self, forward: IntArray, backward: IntArray) -> IntArray:
-        """Time in a step, a mode axis appended: forward once more where it is recomputed."""
-        time = np.multiply.outer(forward, self.again) + backward[..., None]
+    def passes_ns(self, forward: IntArray, backward: IntArray, again: IntArray) -> IntArray:
+        """Time in a step, a mode axis appended: forward ``again`` times."""
+        time = np.multiply.outer(forward, again) + backward[..., None]
         return np.where(forward[..., None] >= FORBIDDEN, FORBIDDEN, self.microbatches * time)
 
-    def by_mode(self, saved: IntArray) -> tuple[IntArray, IntArray]:
-        """Saved bytes as (held through the step, held while the block runs backward), a mode axis appended."""
+    def by_mode(self, saved: IntArray, kept: IntArray | None = None) -> tuple[IntArray, IntArray]:
+        """Saved bytes as (held through the step, held while the block runs backward), a mode axis appended.
+
+        ``kept``: what selective recomputation holds through the step.
+        """
         both = np.repeat(saved[..., None], len(self.modes), axis=-1)
-        return np.where(self.dropped, 0, self.live * both), np.where(self.dropped, both, 0)
+        held, dropped = np.where(self.dropped, 0, both), np.where(self.dropped, both, 0)
+        if kept is not None and self.selective.any():
+            held = np.where(self.selective, kept[..., None], held)
+            dropped = np.where(self.selective, np.maximum(dropped - held, 0), dropped)
+        return self.live * held, dropped
 
     def node(
-        self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray
-    ) -> None:
-        """What a node's strategies cost: [strategy] arrays."""
-        time = self.passes_ns(forward, backward)
+        self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray,
+        *, expensive: bool,
+    ) -> None:  # fmt: skip
+        """What a node's strategies cost: [strategy] arrays. What selective recomputation keeps is in its edges."""
+        time = self.passes_ns(forward, backward, self.dear if expensive else self.cheap)
         held, dropped = self.by_mode(saved)
+        if expensive:
+            dropped = np.where(self.selective, 0, dropped)
         self.tables.append(Table(
             variables=(variable, self.mode), sync_ns=time,
             cover_ns=np.rint(time * self.conversions.pricing.overlap).astype(np.int64),
             bytes=held, transient_bytes=dropped + transient[:, None],
         ))  # fmt: skip
 
-    def memory(self, variables: tuple[int, ...], held: IntArray) -> Table:
-        return Table(variables=variables, sync_ns=np.zeros(held.shape, np.int64), bytes=held)
+    def memory(self, variables: tuple[int, ...], held: IntArray, transient: IntArray | None = None) -> Table:
+        return Table(
+            variables=variables, sync_ns=np.zeros(held.shape, np.int64), bytes=held, transient_bytes=transient
+        )
 
     def equal(
         self, left: int, left_layouts: Sequence[Layout], right: int, right_layouts: Sequence[Layout]
@@ -102,11 +117,12 @@ class SegmentBuilder:
 
     def edge(
         self, value: str, fact: Fact, producer: int, have: Sequence[Layout], consumers: Sequence[Consumer],
-        *, free: Sequence[bool], crosses_time: bool = False,
+        *, free: Sequence[bool], expensive: bool = False, crosses_time: bool = False,
     ) -> None:  # fmt: skip
         """Bring a value from the producer's layouts to its consumers.
 
         ``free[i]``: the value in the producer's layout i is held anyway, it need not be saved again.
+        ``expensive``: selective recomputation does not run the producer again.
         """
         targets, groups = self.targets(value, consumers)
         haves = list(dict.fromkeys(have))
@@ -117,7 +133,10 @@ class SegmentBuilder:
         forward, backward = trees_ns(start, between, [[needs.index(t) for t in group] for group in groups])
         saved = self._saved(fact, have, groups, consumers, free)
         rows = [haves.index(layout) for layout in have]
-        self._attach(producer, targets, forward[rows], backward[rows], saved)
+        keeps = None
+        if self.selective.any():
+            keeps = self.conversions.keeping.bytes(fact, have, groups, expensive=expensive)
+        self._attach(producer, targets, forward[rows], backward[rows], saved, keeps)
 
     def kept(self, fact: Fact, producer: int, starts: Sequence[Sequence[Layout]],
              consumers: Sequence[Consumer], groups: Sequence[tuple[Layout, ...]], targets: tuple[int, IntArray | None],
@@ -137,7 +156,15 @@ class SegmentBuilder:
                     local_bytes(t, fact.type) for t in group
                     if t in keepers and t.local_shape(fact.type.shape) != row[g].local_shape(fact.type.shape)
                 )  # fmt: skip
-        self._attach(producer, targets, forward, backward, saved, kept)
+        keeps = None
+        if self.selective.any():
+            bytes_of = self.conversions.keeping.bytes
+            pairs = [
+                [bytes_of(fact, [at], [group], expensive=False)[0, 0] for at, group in zip(row, groups, strict=True)]
+                for row in starts
+            ]
+            keeps = np.array(pairs, dtype=np.int64)
+        self._attach(producer, targets, forward, backward, saved, keeps, kept)
 
     def targets(
         self, value: str, consumers: Sequence[Consumer]
@@ -177,11 +204,11 @@ class SegmentBuilder:
 
     def _attach(
         self, producer: int, targets: tuple[int, IntArray | None], forward: IntArray, backward: IntArray,
-        saved: IntArray, kept: Kept | None = None,
+        saved: IntArray, keeps: IntArray | None, kept: Kept | None = None,
     ) -> None:  # fmt: skip
         variable, index = targets
-        time = self.passes_ns(forward, backward)
-        held, dropped = self.by_mode(saved)
+        time = self.passes_ns(forward, backward, self.dear)
+        held, dropped = self.by_mode(saved, keeps)
         hide: IntArray | None = None
         if kept is not None:
             time, held, dropped = time + kept.sync_ns, held + kept.bytes, dropped + kept.transient_bytes

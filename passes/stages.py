@@ -195,7 +195,7 @@ def _stage(
             parameters=tuple(
                 p for p in program.parameters if p.fqn in held or (first and p.fqn not in everywhere)
             ),
-            recompute=tuple(name for name in program.recompute if name in called),
+            recompute={name: how for name, how in program.recompute.items() if name in called},
         ),
         receives=receives, sends=sends,
     )  # fmt: skip

@@ -9,16 +9,17 @@ the graph owns it. Exactly one of the two does (``owner``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autopar.cost_model import OpCost, optimizer_state_bytes, slowest_compute_s
 from autopar.ir.layout import RSTAR, Layout, Shard, stacked
-from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter, reduces_gradients
+from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter, cost_level, reduces_gradients
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
+from autopar.passes.peak import ParameterBytes
 from autopar.passes.pricing import Pricing, local_bytes, nanoseconds
 from autopar.passes.problem import FORBIDDEN, IntArray
 
@@ -132,42 +133,62 @@ def _one(
     used = local_bytes(layout, fact.type)
     if not stored.trainable or stored.buffer:
         return 0, 0, whole + (used if fact.type.dtype != stored.dtype else 0), 0
-    sharded = mode.zero == 3 and bool(owned)
-    parts = math.prod(layout.mesh.size(axis) for axis in owned) if sharded else 1
     state = optimizer_state_bytes(
         settings.optimizer, layout.local_shape(fact.type.shape), stored.dtype, pricing.profile
     )
-    held = -(-(2 * whole + state) // parts)
-    if not sharded or root:
-        held += used  # the copy that computing reads stays through the step
-    # gathered for computing (the next block's too, prefetched), gradients whole until reduced
-    transient = 2 * used + whole if sharded and not root else 0
-    hide = _reduction_ns(
-        owned, used, whole, layout.mesh.size, pricing, microbatches, sharded=sharded, root=root
+    zero = cost_level(mode.zero, settings) if owned else 0
+    parts = math.prod(layout.mesh.size(axis) for axis in owned) if zero else 1
+    cast = fact.type.dtype != stored.dtype
+    size = parameter_bytes(
+        whole, used, state, parts, zero, microbatches, owned=bool(owned), root=root, cast=cast
+    )
+    held, transient = size.summed(root=root)
+    hide = sum(
+        count * pricing.collective_ns(kind, size, axis)
+        for kind, axis, size, _, count in reductions(
+            owned, used, whole, layout.mesh.size, zero, microbatches, root=root
+        )
     )
     moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
     return _update_ns(moved // parts, stored, pricing), hide, held, transient
 
 
-def _reduction_ns(
-    owned: tuple[str, ...], used: int, whole: int, size: Callable[[str], int], pricing: Pricing,
-    microbatches: int, *, sharded: bool, root: bool,
-) -> int:  # fmt: skip
-    """Communication that the runtime does for the parameter in a step.
+def parameter_bytes(
+    whole: int, used: int, state: int, parts: int, zero: int, microbatches: int, *, owned: bool, root: bool, cast: bool
+) -> ParameterBytes:
+    """Memory of a trained parameter. ``whole``, ``used``: bytes as stored and as computed with, cut by nobody yet.
 
-    Replicated: one all_reduce a step. Sharded: gathered for every forward, and again for backward unless it
-    is the root's; gradients are scattered every microbatch, so that they are never kept whole.
+    ``parts``: over how many devices ZeRO cuts it. ``owned``: FSDP2 has it. ``cast``: computing reads another type.
     """
-    total = 0
+    apart = zero == 3 and not root  # gathered for each use
+    accumulated = zero < 2 and microbatches > 1  # whole, where autograd puts them
+    left = -(-whole // parts)
+    return ParameterBytes(
+        parameter=left, state=-(-state // parts), copy=used if (owned or cast) and not apart else 0,
+        before=0 if microbatches == 1 else whole if accumulated else left, gradient=left,
+        made=used if owned and not accumulated else 0, sent=whole if owned else 0, gathered=2 * used if apart else 0,
+    )  # fmt: skip
+
+
+def reductions(
+    owned: Sequence[str], used: int, whole: int, size: Callable[[str], int], zero: int, microbatches: int, *, root: bool
+) -> Iterator[tuple[str, str, int, str, int]]:
+    """Communication that the runtime does for a parameter in a step: (kind, axis, payload, phase, count).
+
+    ``used``, ``whole``: bytes as computed with and as stored, before the runtime cuts them. Level 0: one
+    all_reduce a step. Else parameters are gathered once a step, but at level 3 for every forward and every backward
+    unless they are the root's; gradients are scattered once a step, from level 2 on every microbatch.
+    """
+    again = zero == 3 and not root
     for axis in owned:
-        if sharded:
-            used, scattered, whole = -(-used // size(axis)), whole, -(-whole // size(axis))
-            gathers = microbatches * (1 if root else 2)
-            total += gathers * pricing.collective_ns("all_gather", used, axis)
-            total += microbatches * pricing.collective_ns("reduce_scatter", scattered, axis)
-        else:
-            total += pricing.collective_ns("all_reduce", whole, axis)
-    return total
+        if zero == 0:
+            yield "all_reduce", axis, whole, "grad", 1
+            continue
+        used, scattered, whole = -(-used // size(axis)), whole, -(-whole // size(axis))
+        yield "all_gather", axis, used, "forward", microbatches if again else 1
+        if again:
+            yield "all_gather", axis, used, "backward", microbatches
+        yield "reduce_scatter", axis, scattered, "grad", microbatches if zero >= 2 else 1
 
 
 def _update_ns(moved_bytes: int, stored: StoredParameter, pricing: Pricing) -> int:

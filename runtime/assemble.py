@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from autopar.ir.errors import IRError
 from autopar.ir.graph import Graph, Node
 from autopar.ir.program import RNG_INPUT, Parameter, Program
+from autopar.ir.recompute import once
 from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
 from autopar.runtime.devices import Here
 from autopar.runtime.dtypes import TORCH_DTYPES
@@ -117,7 +118,13 @@ def assemble(program: Program, here: Here, given: Stored, *, compile: bool) -> P
             raise IRError(f"{fqn} belongs to a block, and is used outside of it")
         return owner.read(fqn)
 
-    modules = {b.name: build(b, here.coordinate, here.groups, here.device) for b in program.graph.blocks}
+    modules = {
+        block.name: build(
+            block, here.coordinate, here.groups, here.device,
+            once=once(block) if program.recompute.get(block.name) == "selective" and not compile else None,
+        )
+        for block in program.graph.blocks
+    }  # fmt: skip
     run = {name: torch.compile(module) if compile else module for name, module in modules.items()}
     made: dict[int, Callable[..., tuple[Tensor, ...]]] = {}
 
@@ -203,7 +210,7 @@ def _call(
         groups = {owners[name][0] for name in names if name in owners}
         holder = holders[groups.pop()] if groups else None
         changing = written_names(block, slots)
-        recompute = block.name in program.recompute
+        recompute = program.recompute.get(block.name)
         instances.append(Instance(run[block.name], names, holder, read, recompute, changing, updates))
     carried = node.attr("carried", 0)
     assert isinstance(carried, int)

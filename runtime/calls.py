@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from autopar.ir.errors import IRError
 from autopar.ir.graph import Graph, Node
 from autopar.runtime.holders import Holder
+from autopar.runtime.tape import contexts
 from autopar.runtime.updates import Updates
 
 # Reads a tensor that no block owns, by name.
@@ -40,7 +41,7 @@ def in_slot_order(block: Graph, names: Sequence[str]) -> list[str]:
 class Instance:
     """One call of a block: runs its module on the tensors that its holder and the root hold.
 
-    ``written``: buffers whose new values end the module's results.
+    ``recompute``: ``full``, ``selective`` or None. ``written``: buffers whose new values end the module's results.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Instance:
         names: Sequence[str],
         holder: Holder | None,
         read: Read,
-        recompute: bool,
+        recompute: str | None,
         written: Sequence[str],
         updates: Updates,
     ) -> None:
@@ -76,8 +77,9 @@ class Instance:
         Buffers that change are read once: recomputing needs their values of now, and stores nothing.
         """
         before = [self.readers[at]() for at in self.changing]
-        if self.recompute:
-            results = checkpoint(self.compute, before, *inputs, use_reentrant=False)
+        if self.recompute is not None:
+            how = contexts if self.recompute == "selective" else noop_context_fn
+            results = checkpoint(self.compute, before, *inputs, use_reentrant=False, context_fn=how)
         else:
             results = self.compute(before, *inputs)
         return self.updates.take(results, self.written)

@@ -7,7 +7,7 @@ into functional ones when it traces them. What is sent is made contiguous first;
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from autopar.runtime import local
 from autopar.runtime.moves import Move, TwoWay
+
+Mover: TypeAlias = Callable[..., Tensor]
 
 REDUCE_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "mean": dist.ReduceOp.SUM}
 
@@ -59,25 +61,27 @@ def _reduce_scatter(pieces: Tensor, group: dist.ProcessGroup, size: int, reduce:
 
 class _Conversion(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: TwoWay) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: TwoWay, mover: Mover
+    ) -> Tensor:
         ctx.group, ctx.rank, ctx.size, ctx.step = group, rank, size, step
-        result = move(x, group, rank, size, step.forward)
+        result = mover(x, group, rank, size, step.forward)
         return result.view_as(x) if result is x else result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        return move(gradients[0], ctx.group, ctx.rank, ctx.size, ctx.step.backward), None, None, None, None
+        return move(gradients[0], ctx.group, ctx.rank, ctx.size, ctx.step.backward), None, None, None, None, None
 
 
-def conversion(step: TwoWay, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
-    """The step as a function of this device's tensor."""
+def conversion(step: TwoWay, group: dist.ProcessGroup, mover: Mover = move) -> Callable[[Tensor], Tensor]:
+    """The step as a function of this device's tensor. ``mover`` does it forward."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
 
     def convert(x: Tensor) -> Tensor:
         if step.differentiable:
-            result: Tensor = _Conversion.apply(x, group, rank, size, step)  # type: ignore[no-untyped-call]
+            result: Tensor = _Conversion.apply(x, group, rank, size, step, mover)  # type: ignore[no-untyped-call]
             return result
-        return move(x.detach(), group, rank, size, step.forward)
+        return mover(x.detach(), group, rank, size, step.forward)
 
     convert.__name__ = f"{step.forward.kind}_{step.forward.axis}"
     return convert

@@ -34,7 +34,8 @@ class Holder(nn.Module):
         super().__init__()
         self.function: Callable[..., Any] | None = None
         self.inner = inner
-        self.sharded = False
+        self.zero = 0
+        self.stays = True
         self.described = {parameter.fqn: (f"p{i}", parameter) for i, (parameter, _) in enumerate(parameters)}
         for i, (_, held) in enumerate(parameters):
             self.register_parameter(f"p{i}", held)
@@ -78,6 +79,7 @@ def make_holder(
 ) -> Holder:
     """A chain of holders, one for each set of runtime axes, sharded or replicated over them.
 
+    ``reshard``: parameters of ZeRO 3 are freed between uses; else they stay until the step is over.
     ``children`` are the holders of blocks, already made, for the root; ``root_axes`` its axes where it has
     no parameter of its own.
     """
@@ -117,14 +119,14 @@ def _distribute(
     policy = MixedPrecisionPolicy(
         param_dtype=compute.pop() if len(compute) == 1 else None, reduce_dtype=wide, cast_forward_inputs=False
     )
-    holder.sharded = zero > 0
+    holder.zero, holder.stays = zero, zero < 3 or not reshard
     if zero == 0:
         torch_private.replicate(holder, mesh, policy, ignored)
     else:
         fully_shard(
             holder,
             mesh=mesh,
-            reshard_after_forward=reshard and zero == 3,
+            reshard_after_forward=not holder.stays,
             mp_policy=policy,
             ignored_params=ignored,
         )
@@ -133,11 +135,15 @@ def _distribute(
     holder.set_force_sum_reduction_for_comms(True)
 
 
-def set_gradient_sync(holder: Holder, enabled: bool) -> None:
-    """Whether the next backward reduces gradients or only accumulates them.
+def set_gradient_sync(holder: Holder, last: bool) -> None:
+    """Whether the next backward ends a step.
 
-    Sharded gradients are always reduced: keeping them whole between microbatches is what ZeRO saves.
+    Before the end gradients are only accumulated, whole, where ZeRO does not cut them (0 and 1); from level 2 on they
+    are reduced every microbatch, since keeping them whole is what it saves. Gathered parameters that stay are
+    gathered once a step: freed with the last backward, not between microbatches.
     """
     for module in holder.modules():
-        if isinstance(module, FSDPModule) and not getattr(module, "sharded", False):
-            module.set_requires_gradient_sync(enabled, recurse=False)
+        if isinstance(module, FSDPModule):
+            zero, stays = getattr(module, "zero", 0), getattr(module, "stays", True)
+            module.set_requires_gradient_sync(last or zero >= 2, recurse=False)
+            module.set_reshard_after_backward(last or not stays, recurse=False)

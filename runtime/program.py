@@ -20,9 +20,10 @@ from torch import fx
 from autopar.ir.errors import IRError
 from autopar.ir.graph import ASSIGN, Graph, Node, Operand, assigned
 from autopar.ir.program import MICROBATCH_AXIS
-from autopar.runtime.collectives import conversion
+from autopar.runtime.collectives import conversion, move
 from autopar.runtime.moves import of_node
 from autopar.runtime.ops import bind
+from autopar.runtime.tape import run_once, sent_once
 
 # What stands for a ``call`` node: operands in, results out.
 Call = Callable[..., tuple[torch.Tensor, ...]]
@@ -48,17 +49,20 @@ def build(
     device: torch.device,
     *,
     calls: Callable[[Node], Call] | None = None,
+    once: Mapping[str, bool] | None = None,
 ) -> fx.GraphModule:
     """The graph as a module: ``module(*inputs, *stored) -> outputs and new values of buffers, one tuple``.
 
     ``coordinate``: this device's position on each axis; ``groups``: its process group along each axis
-    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node.
+    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node; ``once`` the nodes that
+    run once though the graph is recomputed, and whether their results are kept (``ir/recompute.py``).
     """
     built = fx.Graph()
     values: dict[str, fx.Node] = {}
     news: list[fx.Node] = []
     for node in (*graph.sources("input"), *stored_nodes(graph)):
         values[node.result.name] = built.placeholder(_identifier(node.result.name))
+    single = once or {}
     for node in graph.nodes:
         if node.target in ("input", "param", "buffer", "constant"):
             continue
@@ -68,7 +72,7 @@ def build(
             news += [values[new] for _, new in assigned(node)]
             continue
         if node.target.startswith("comm."):
-            values[node.result.name] = _conversion(built, node, operands[0], groups)
+            values[node.result.name] = _conversion(built, node, operands[0], groups, single)
             continue
         function: Callable[..., Any]
         args: tuple[Any, ...]
@@ -79,8 +83,10 @@ def build(
             function, args, kwargs = _named(calls(node), f"call_{node.attr('block')}"), operands, {}
         else:
             function, args, kwargs = bind(node, operands, coordinate, device)
-        made = built.create_node("call_function", function, args, kwargs)
         several = node.target == "call" or len(node.results) > 1 or _returns_list(function)
+        if node.results[0].name in single:
+            function = run_once(function, kept=single[node.results[0].name])
+        made = built.create_node("call_function", function, args, kwargs)
         for index, value in enumerate(node.results):
             values[value.name] = built.call_function(operator.getitem, (made, index)) if several else made
     built.output((*(values[name] for name in graph.outputs), *news))
@@ -89,7 +95,7 @@ def build(
 
 
 def _conversion(
-    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup]
+    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup], once: Mapping[str, bool]
 ) -> fx.Node:
     step = of_node(node)
     axis = step.forward.axis
@@ -98,7 +104,8 @@ def _conversion(
     if step.runtime_owned or axis == MICROBATCH_AXIS or axis not in groups:
         assert isinstance(operand, fx.Node)
         return operand
-    return built.call_function(conversion(step, groups[axis]), (operand,))
+    mover = sent_once(move, kept=once[node.result.name]) if node.result.name in once else move
+    return built.call_function(conversion(step, groups[axis], mover), (operand,))
 
 
 def _operand(operand: Operand, values: Mapping[str, fx.Node]) -> Any:

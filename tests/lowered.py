@@ -88,7 +88,7 @@ def assigned(
         made = strategy(model.rules[key], parse_choices(choices.get(name, {}), mesh), model.shapes[key], mesh)
         assert made is not None, f"{name}: {choices.get(name)} does not fit"
         nodes[name] = made
-    main = Variant(graph=model.graph.name, mode=Mode(False, 0), nodes=nodes, storage=kept, inputs=inputs)
+    main = Variant(graph=model.graph.name, mode=Mode("none", 0), nodes=nodes, storage=kept, inputs=inputs)
     return Assignment(mesh=mesh, main=main, calls={})
 
 

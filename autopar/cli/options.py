@@ -24,6 +24,7 @@ class Recompute(StrEnum):
     """Whether blocks run their forward again in the backward."""
 
     NONE = "none"
+    SELECTIVE = "selective"
     FULL = "full"
 
 
@@ -127,7 +128,7 @@ Zero: TypeAlias = Annotated[
 ]
 RecomputeMode: TypeAlias = Annotated[
     Recompute | None,
-    _option("--recompute", metavar="none|full", text="Pin recomputation of blocks.", panel=_SEARCH),
+    _option("--recompute", metavar="none|selective|full", text="Pin recomputation of blocks.", panel=_SEARCH),
 ]
 Rng: TypeAlias = Annotated[
     str,

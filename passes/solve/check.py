@@ -25,18 +25,18 @@ def measure_assignment(problem: Problem, root: tuple[int, ...], calls: tuple[Cal
     """Return the exact objective and memory of an assignment; raise ``IRError`` if it is not one."""
     if len(calls) != len(problem.chains):
         raise IRError(f"{len(calls)} chains assigned, the problem has {len(problem.chains)}")
-    time, held, largest = _instance(problem.root, root)
+    time, held, largest = measure_instance(problem.root, root)
     for chain, runs in zip(problem.chains, calls, strict=True):
         _check_boundary(chain, root, runs)
         for repeat, values in runs:
-            t, b, w = _instance(chain.segment, values)
+            t, b, w = measure_instance(chain.segment, values)
             time += repeat * t
             held += repeat * b
             largest = max(largest, w)
     return Totals(objective_ns=time, bytes=held + largest, transient_bytes=largest)
 
 
-def _instance(segment: Segment, values: tuple[int, ...]) -> tuple[int, int, int]:
+def measure_instance(segment: Segment, values: tuple[int, ...]) -> tuple[int, int, int]:
     """Time (1), bytes and transient bytes (2) of one instance, refusing forbidden entries (3)."""
     if len(values) != len(segment.domains):
         raise IRError(f"segment {segment.name}: {len(values)} values for {len(segment.domains)} variables")

@@ -77,7 +77,12 @@ class BranchedRun:
 
     def assign(self, kept: IntArray) -> IntArray:
         """Return best full assignments (variables, E) for assignments (kept variables, E)."""
-        branch = self.tables[(slice(None), *kept)].argmin(axis=0)
+        at = self.eliminator.condition_at
+        if at >= 0:
+            branch, kept = kept[at], kept.copy()
+            kept[at] = 0
+        else:
+            branch = self.tables[(slice(None), *kept)].argmin(axis=0)
         full = np.zeros((len(self.eliminator.segment.domains), kept.shape[1]), dtype=np.int64)
         for value in range(len(self.eliminator.children)):
             mine = np.flatnonzero(branch == value)
@@ -89,7 +94,11 @@ class BranchedRun:
 
 
 class Eliminator:
-    """A segment prepared for elimination down to ``kept``, to be run under any prices."""
+    """A segment prepared for elimination down to ``kept``, to be run under any prices.
+
+    ``pivot``: one of ``kept`` that is in most tables; where conditioning is needed it comes first, since its branches
+    share nothing and so need no more memory than the whole.
+    """
 
     def __init__(
         self,
@@ -99,6 +108,7 @@ class Eliminator:
         extras: Sequence[tuple[int, ...]] = (),
         cap_entries: int = CAP_ENTRIES,
         branches: int = 1,
+        pivot: int = -1,
     ) -> None:
         self.segment = segment
         self.extras = tuple(extras)
@@ -112,16 +122,19 @@ class Eliminator:
                 f"{CAP_ENTRIES} are allowed; offer fewer strategies for the values that enter and leave it"
             )
         if self.plan.entries > max(cap_entries, 8 * boundary):
-            self.condition = _most_expensive(self.plan)
+            self.condition = pivot if pivot >= 0 else _most_expensive(self.plan)
+        self.condition_at = kept.index(pivot) if 0 <= pivot == self.condition else -1
         if self.condition >= 0:
             size = segment.domains[self.condition]
+            if self.condition_at < 0:
+                branches *= size
             laid_out = branches * sum(
-                table.sync_ns.size if self.condition in table.variables else size * table.sync_ns.size
+                table.sync_ns.size // size if self.condition in table.variables else table.sync_ns.size
                 for table in segment.tables
             )
-            if branches * size > CAP_BRANCHES or laid_out > CAP_NUMBERS:
+            if branches > CAP_BRANCHES or laid_out > CAP_NUMBERS:
                 raise LimitReachedError(
-                    f"segment {segment.name} is too entangled for exact elimination: {branches * size} branches or "
+                    f"segment {segment.name} is too entangled for exact elimination: {branches} branches or "
                     f"more of {cap_entries} entries, {laid_out} numbers; offer fewer strategies or hubs"
                 )
             self.children = tuple(
@@ -130,7 +143,7 @@ class Eliminator:
                     kept=kept,
                     extras=extras,
                     cap_entries=cap_entries,
-                    branches=branches * size,
+                    branches=branches,
                 )
                 for value in range(size)
             )
@@ -141,9 +154,9 @@ class Eliminator:
         """Eliminate under ``prices``; ``extras`` are added to the objective as they are."""
         if self.children:
             tables = np.stack([self.branch(i, prices, extras).table for i in range(len(self.children))])
-            return BranchedRun(
-                eliminator=self, prices=prices, extras=tuple(extras), tables=tables, table=tables.min(axis=0)
-            )
+            at = self.condition_at
+            table = tables.min(axis=0) if at < 0 else np.moveaxis(tables.squeeze(at + 1), 0, at)
+            return BranchedRun(eliminator=self, prices=prices, extras=tuple(extras), tables=tables, table=table)
         values = [*self._price(prices), *self.plan.arranged(extras)]
         for bucket in self.plan.buckets:
             values.append(_message(bucket, values, self.plan.domains))

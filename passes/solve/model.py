@@ -185,7 +185,7 @@ def _chain_model(chain: Chain, problem: Problem, cap_entries: int) -> ChainModel
         kept = (*kept, pivot)
     return ChainModel(
         chain=chain,
-        eliminator=Eliminator(chain.segment, kept=kept, cap_entries=cap_entries),
+        eliminator=Eliminator(chain.segment, kept=kept, cap_entries=cap_entries, pivot=pivot),
         states=math.prod(domains[v] for v in chain.inputs),
         shareds=math.prod(domains[v] for v in chain.shared),
         pivot=pivot,

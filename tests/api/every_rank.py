@@ -210,7 +210,7 @@ def _run(program: Program, at: Here) -> None:
             def read(name: str, given: dict[str, Node] = given) -> Tensor:
                 return stored(given[name].with_attrs(fqn=name))
 
-            recompute, written = block.name in program.recompute, written_names(block, slots)
+            recompute, written = program.recompute.get(block.name), written_names(block, slots)
             instances.append(Instance(blocks[block.name], names, None, read, recompute, written, Updates({})))
         return chain(instances, int(str(node.attr("carried", 0))))
 

@@ -18,7 +18,7 @@ from autopar.passes.conversions import Conversions
 from autopar.passes.lower import lower
 from autopar.passes.positions import Positions, positions
 from autopar.passes.prepare import canonical_graph, input_dims, prepare
-from autopar.passes.solve import solve
+from autopar.passes.solve import Solution, solve
 from autopar.passes.trace import Traced, trace
 from autopar.runtime.parity import compare
 from autopar.runtime.simulate import Simulated, simulate
@@ -59,7 +59,11 @@ class Planned:
     encoded: Encoded
     assignment: Assignment
     program: Program
-    objective_ns: int
+    solution: Solution
+
+    @property
+    def objective_ns(self) -> int:
+        return self.solution.objective_ns
 
 
 def mesh_of(text: str) -> Mesh:
@@ -115,7 +119,7 @@ def planned(case: Case) -> Planned:
     assignment = decode(model, encoded, solution, mesh)
     program = lower(model, assignment, Conversions(pricing), case.microbatches)
     return Planned(case=case, model=model, encoded=encoded, assignment=assignment, program=program,
-                   objective_ns=solution.objective_ns)  # fmt: skip
+                   solution=solution)  # fmt: skip
 
 
 def tensors(name: str, layers: int = 2) -> dict[str, Tensor]:

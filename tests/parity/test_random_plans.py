@@ -41,5 +41,7 @@ def test_any_legal_plan_is_right(name: str, mesh: str, microbatches: int, seed: 
     solution = solve(shuffled(encoded.problem, seed), memory_bytes=MEMORY_BYTES, effort=1)
     assignment = decode(model, encoded, solution, full)
     program = lower(model, assignment, Conversions(pricing), microbatches)
-    plan = Planned(case=case, model=model, encoded=encoded, assignment=assignment, program=program, objective_ns=0)
+    plan = Planned(
+        case=case, model=model, encoded=encoded, assignment=assignment, program=program, solution=solution
+    )
     check(run(plan), name, 1)

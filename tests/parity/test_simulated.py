@@ -22,8 +22,10 @@ VARIED = [
     Case(model=m, mesh=mesh, microbatches=n, zero=zero, recompute=recompute, network=network)
     for m in MODELS
     for mesh, n in (("dp=2", 1), ("dp=2,tp=2", 2), ("cp=2", 1))
-    for zero, recompute, network in ((0, "none", "free"), (0, "full", "fair"), (3, "none", "fair"), (3, "full", "free"))
-]
+    for zero, recompute, network in (
+        (0, "none", "free"), (0, "full", "fair"), (3, "none", "fair"), (3, "full", "free"), (1, "selective", "fair")
+    )
+]  # fmt: skip
 OTHERS = [Case(model="gpt2_as_it_is", mesh="tp=2", microbatches=2)]
 OTHERS += [Case(model=m, mesh="dp=2,tp=2", microbatches=2, folded=False) for m in MODELS]
 MORE = [

@@ -16,9 +16,16 @@ from tests.randomness.processes import Run, each, evaluated
 QUICK = [
     Run(model="gpt2", mesh={"dp": 2}, options={"recompute": "full", "zero": 3}),
     Run(model="gpt2", mesh={"tp": 2}, options={"num_microbatches": 2, "recompute": "full"}),
+    Run(model="gpt2", mesh={"dp": 2}, options={"recompute": "selective", "zero": 2, "num_microbatches": 2}),
+    Run(model="gpt2", mesh={"tp": 2}, options={"recompute": "selective"}),
     Run(model="gpt2", mesh={"dp": 2, "tp": 2}, options={"recompute": "none"}),
 ]
 SLOW = [
+    *(
+        Run(model="gpt2", mesh=mesh, options={"recompute": recompute, "zero": zero, "num_microbatches": n})
+        for mesh, n in (({"dp": 4}, 2), ({"dp": 2, "tp": 2}, 4))
+        for recompute, zero in (("none", 1), ("selective", 2), ("selective", 3), ("full", 1))
+    ),
     Run(model="bert", mesh={"dp": 2, "tp": 2}, options={"num_microbatches": 2, "recompute": "full"}),
     Run(model="llama", mesh={"dp": 2, "tp": 2}, options={"num_microbatches": 2}),
 ]

@@ -137,7 +137,7 @@ def program(
     tp: int = 1,
     microbatches: int = 1,
     zero: int = 0,
-    recompute: bool = False,
+    recompute: str | None = None,
     layers: int = LAYERS,
     root_zero: int | None = None,
     graph_owned: bool = False,
@@ -225,7 +225,7 @@ def program(
         data_axes=("dp",),
         microbatches=microbatches,
         prologue=prologue,
-        recompute=("layer",) if recompute else (),
+        recompute={"layer": recompute} if recompute else {},
         zero={"layer": zero, "": root},
         loss=loss.name,
     )

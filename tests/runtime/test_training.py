@@ -14,19 +14,24 @@ from tests.runtime.programs import Model
 
 TWO: list[dict[str, Any]] = [
     {"tp": 2},
-    {"tp": 2, "microbatches": 4, "recompute": True},
+    {"tp": 2, "microbatches": 4, "recompute": "full"},
     {"dp": 2},
     {"dp": 2, "zero": 3},
     {"dp": 2, "microbatches": 2},
-    {"dp": 2, "zero": 3, "microbatches": 2, "recompute": True},
+    {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full"},
+    {"dp": 2, "zero": 1, "microbatches": 2},
+    {"dp": 2, "zero": 2, "microbatches": 2, "recompute": "full"},
+    {"tp": 2, "microbatches": 2, "recompute": "selective"},
     {"dp": 2, "zero": 3, "root_zero": 0},
     {"dp": 2, "zero": 0, "root_zero": 3},
 ]
 FOUR: list[dict[str, Any]] = [
     {"dp": 2, "tp": 2},
     {"dp": 2, "tp": 2, "zero": 3},
-    {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2, "recompute": True},
+    {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2, "recompute": "full"},
     {"dp": 2, "tp": 2, "zero": 2, "microbatches": 2},
+    {"dp": 2, "tp": 2, "zero": 1, "microbatches": 2, "recompute": "selective"},
+    {"dp": 4, "zero": 1, "microbatches": 2},
     {"dp": 4, "zero": 3},
     {"dp": 2, "cp": 2, "zero": 3},
     {"dp": 2, "cp": 2, "zero": 0, "microbatches": 2},
@@ -74,7 +79,7 @@ def test_forward_returns_the_whole_loss_and_its_backward_whole_gradients(expecte
 @pytest.mark.slow
 def test_compiled_blocks_train_alike(expected: dict[str, Any]) -> None:
     """torch.compile of each distinct block, its collectives traced with it."""
-    cases = [{"tp": 2}, {"dp": 2, "zero": 3, "recompute": True}]
+    cases = [{"tp": 2}, {"dp": 2, "zero": 3, "recompute": "full"}]
     for by_case in run_processes(2, trained.run_all, trained.train, cases, {"compile": True}, timeout_s=280):
         for found in by_case:
             check(found, expected)

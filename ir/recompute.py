@@ -1,0 +1,52 @@
+"""What selective recomputation keeps of a lowered block.
+
+A block that is recomputed keeps what came into it. *Selective* keeps besides what is expensive to make again, the
+results of ``EXPENSIVE`` operations and of collectives: neither runs a second time. Of these, a result that only
+collectives read, or that only leaves the block, is not kept either: nothing that does run again needs it.
+"""
+
+from __future__ import annotations
+
+from autopar.ir.convert import COLLECTIVES
+from autopar.ir.graph import SOURCES, Graph, Node
+from autopar.ir.optable import TABLE, row
+from autopar.ir.rules import Row
+
+EXPENSIVE = ("matmul", "attention", "conv")
+# Operations that exist in lowered programs only, and the row that they are priced by.
+_LOCAL_FORMS = {"autopar.sdpa_rows": "aten.scaled_dot_product_attention.default"}
+
+
+def is_expensive(node: Node) -> bool:
+    """Whether selective recomputation runs an operation once only."""
+    return node.target not in (*SOURCES, "call") and not is_comm(node) and _row(node).op_class in EXPENSIVE
+
+
+def is_comm(node: Node) -> bool:
+    return node.target.startswith("comm.")
+
+
+def communicates(node: Node) -> bool:
+    """Whether the node is a collective that the program itself does."""
+    kind = node.target.removeprefix("comm.")
+    return is_comm(node) and kind in COLLECTIVES and node.attr("owner") != "runtime"
+
+
+def once(block: Graph) -> dict[str, bool]:
+    """First results of the nodes of a lowered block that run once, and whether their results are kept."""
+    read = {name for node in block.nodes if not communicates(node) for name in node.uses()}
+    return {
+        node.results[0].name: any(value.name in read for value in node.results) or _keeps_own(node)
+        for node in block.nodes
+        if communicates(node) or is_expensive(node)
+    }
+
+
+def _keeps_own(node: Node) -> bool:
+    """Whether the operation's own backward pass reads its result."""
+    return not is_comm(node) and _row(node).keeps("r")
+
+
+def _row(node: Node) -> Row:
+    target = _LOCAL_FORMS.get(node.target)
+    return row(node) if target is None else TABLE[target]

@@ -1,0 +1,80 @@
+"""The memory of a plan: what each device holds at most, and what for."""
+
+from __future__ import annotations
+
+import math
+
+from autopar.cost_model import optimizer_state_bytes
+from autopar.ir.program import Parameter, Program
+from autopar.ir.types import TensorType
+from autopar.passes.build import Model
+from autopar.passes.candidate import cost_level
+from autopar.passes.peak import Held, ParameterBytes, peak
+from autopar.passes.problem import Segment
+from autopar.passes.search import Found
+from autopar.passes.solve.check import measure_instance
+from autopar.passes.stage_account import largest_place
+from autopar.passes.storage import parameter_bytes
+
+
+def memory(model: Model, found: Found, program: Program) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Peak bytes of each place of the pipeline, or of the one there is, and the parts of the largest."""
+    if found.pipeline is None:
+        parts = _walked(model, found, program)
+        return (sum(parts.values()),), parts
+    shape, cut_at = found.pipeline
+    own = ParameterBytes()
+    for parameter in largest_place(program, cut_at, shape):
+        own += _bytes(model, found, program, parameter)
+    parts = {
+        "parameters": own.parameter, "gradients": max(own.before, own.gradient), "optimizer": own.state,
+        "copies": own.copy, "transient": own.sent,
+    }  # fmt: skip
+    return cut_at.bytes, {**parts, "activations": max(0, max(cut_at.bytes) - sum(parts.values()))}
+
+
+def _walked(model: Model, found: Found, program: Program) -> dict[str, int]:
+    by_group: dict[str, ParameterBytes] = {}
+    for parameter in program.parameters:
+        size = _bytes(model, found, program, parameter)
+        by_group[parameter.group] = by_group.get(parameter.group, ParameterBytes()) + size
+    problem, solution = found.encoded.problem, found.solution
+    calls = []
+    for chain, node, runs in zip(problem.chains, found.encoded.calls, solution.calls, strict=True):
+        values = [one for repeat, one in runs for _ in range(repeat)]
+        groups = [f"{node.results[0].name}/{index}" for index in range(len(values))]
+        calls += [_held(chain.segment, one, by_group.get(group)) for one, group in zip(values, groups, strict=True)]
+    return peak(_held(problem.root, solution.root, by_group.get(""), root=True), calls)
+
+
+def _bytes(model: Model, found: Found, program: Program, parameter: Parameter) -> ParameterBytes:
+    local = parameter.layout.local_shape(parameter.type.shape)
+    whole = TensorType(parameter.type.dtype, local).nbytes
+    used = TensorType(parameter.compute_dtype, local).nbytes
+    cast = parameter.compute_dtype != parameter.type.dtype
+    if not parameter.trainable:
+        return ParameterBytes(parameter=whole, copy=used if cast else 0)
+    axes, level = parameter.runtime_axes, _level(found, parameter)
+    zero = cost_level(level, model.settings) if axes else 0
+    parts = math.prod(program.mesh.size(axis) for axis in axes) if zero else 1
+    state = optimizer_state_bytes(model.settings.optimizer, local, parameter.type.dtype, found.pricing.profile)
+    return parameter_bytes(
+        whole, used, state, parts, zero, found.microbatches, owned=bool(axes), root=not parameter.group, cast=cast
+    )
+
+
+def _level(found: Found, parameter: Parameter) -> int:
+    """The ZeRO level of the call that the parameter belongs to, or of the root."""
+    call, _, index = parameter.group.rpartition("/")
+    if not call:
+        return found.assignment.main.mode.zero
+    runs = [variant for repeat, variant in found.assignment.calls[call] for _ in range(repeat)]
+    return runs[int(index)].mode.zero
+
+
+def _held(segment: Segment, values: tuple[int, ...], known: ParameterBytes | None, *, root: bool = False) -> Held:
+    """What the solver's sums count of the root or of a call, parameters apart."""
+    _, held, transient = measure_instance(segment, values)
+    of = known or ParameterBytes()
+    kept, passing = of.summed(root=root)
+    return Held(parameters=of, activations=max(0, held - kept), passing=max(0, transient - passing))

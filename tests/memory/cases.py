@@ -1,0 +1,27 @@
+"""Configurations whose memory is measured: on two processes, activations as large as parameters or larger."""
+
+from __future__ import annotations
+
+from tests.memory.measured import Case
+
+DP, TP = {"dp": 2}, {"tp": 2}
+CASES = [
+    Case(model="llama", mesh=DP, options={"zero": 0, "recompute": "none", "num_microbatches": 1}),
+    Case(model="llama", mesh=DP, options={"zero": 0, "recompute": "none", "num_microbatches": 4}),
+    Case(model="llama", mesh=DP, options={"zero": 1, "recompute": "selective", "num_microbatches": 4}),
+    Case(model="llama", mesh=DP, options={"zero": 2, "recompute": "full", "num_microbatches": 4}),
+    Case(model="llama", mesh=DP, options={"zero": 3, "recompute": "none", "num_microbatches": 4}),
+    Case(model="llama", mesh=DP, options={"zero": 3, "recompute": "selective", "num_microbatches": 1}),
+    Case(model="llama", mesh=TP, options={"recompute": "none", "num_microbatches": 4}),
+    Case(model="llama", mesh=TP, options={"recompute": "selective", "num_microbatches": 1}),
+    Case(model="llama", mesh=DP, options={
+        "zero": 2, "recompute": "selective", "num_microbatches": 4, "mixed_precision": "bf16",
+    }),
+    Case(model="gpt2", mesh=DP, options={"zero": 1, "recompute": "none", "num_microbatches": 4}),
+    Case(model="gpt2", mesh=DP, options={"zero": 2, "recompute": "selective", "num_microbatches": 1}),
+    Case(model="gpt2", mesh=DP, options={"zero": 3, "recompute": "full", "num_microbatches": 1}),
+    Case(model="gpt2", mesh=TP, options={"recompute": "none", "num_microbatches": 1}),
+    Case(model="gpt2", mesh=DP, options={
+        "zero": 3, "recompute": "none", "num_microbatches": 2, "mixed_precision": "bf16",
+    }),
+]  # fmt: skip

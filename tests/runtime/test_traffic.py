@@ -1,0 +1,63 @@
+"""No collective is done that is not needed: accumulated microbatches, gathered parameters, recomputed blocks."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.harness import run_processes
+from tests.parity.processes import Case
+from tests.runtime.traffic import counted_all
+
+MICROBATCHES = 4
+LEVELS = [
+    Case(model="gpt2", mesh={"dp": 2}, options={"zero": zero, "num_microbatches": MICROBATCHES, "recompute": "none"})
+    for zero in (1, 2, 3)
+]
+MODES = [
+    Case(model="bert", mesh={"tp": 2}, options={"num_microbatches": 2, "recompute": recompute})
+    for recompute in ("none", "selective", "full")
+]
+
+
+@functools.cache
+def found() -> list[dict[str, Any]]:
+    return list(run_processes(2, counted_all, [*LEVELS, *MODES], timeout_s=200)[0])
+
+
+@pytest.mark.parametrize(("case", "gathers", "scatters"), [
+    (0, lambda blocks: blocks + 1, lambda blocks: blocks + 1),
+    (1, lambda blocks: blocks + 1, lambda blocks: MICROBATCHES * (blocks + 1)),
+    (2, lambda blocks: 2 * MICROBATCHES * blocks + 1, lambda blocks: MICROBATCHES * (blocks + 1)),
+], ids=["ZeRO 1", "ZeRO 2", "ZeRO 3"])  # fmt: skip
+def test_parameters_are_gathered_and_gradients_scattered_as_often_as_the_level_says(
+    case: int, gathers: Any, scatters: Any
+) -> None:
+    """Two layers and the root are a group each: once a step, once a microbatch, or once a use.
+
+    One gather more is that by which ranks agree on their inputs.
+    """
+    report = found()[case]
+    assert report["holders"] == 3
+    assert report["counts"]["all_gather"] == gathers(2) + 1
+    assert report["counts"]["reduce_scatter"] == scatters(2)
+
+
+def test_selective_recomputation_sends_nothing_twice() -> None:
+    """What was sent is kept; full recomputation sends it again."""
+    none, selective, full = (sum(report["counts"].values()) for report in found()[len(LEVELS) :])
+    assert none == selective < full
+
+
+def test_the_plan_lists_what_is_sent() -> None:
+    """Without recomputation and with selective one, apart from the few collectives before the first microbatch."""
+    for report in found()[len(LEVELS) : len(LEVELS) + 2]:
+        planned: Counter[str] = Counter()
+        for kind, count, _, _ in report["planned"]:
+            planned[kind] += count
+        extra = Counter(report["counts"])
+        extra.subtract(planned)
+        assert all(0 <= count <= 2 for count in extra.values()), (report["counts"], planned)
