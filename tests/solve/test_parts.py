@@ -65,14 +65,16 @@ def test_elimination_finds_the_least_sum_and_an_assignment_that_has_it(seed: int
     expected = cost.min(axis=(1, 2, 4)).T
     plain = Eliminator(segment, kept=kept)
     branched = Eliminator(segment, kept=kept, cap_entries=10)
+    pivoted = [Eliminator(segment, kept=kept, cap_entries=10, pivot=pivot) for pivot in kept]
     states = np.indices((2, 3)).reshape(2, 6)
-    for eliminator in (plain, branched):
+    for eliminator in (plain, branched, *pivoted):
         run = eliminator.run(PRICES)
         assert np.allclose(run.table, expected)
         full = run.assign(states)
         assert np.array_equal(full[list(kept)], states)
         assert np.allclose(cost[tuple(full)], expected.reshape(-1))
     assert branched.children
+    assert [len(eliminator.children) for eliminator in pivoted] == [segment.domains[v] for v in kept]
 
 
 def test_a_table_over_too_many_boundary_values_is_refused_with_a_way_out() -> None:
