@@ -59,23 +59,29 @@ def _reduce_scatter(pieces: Tensor, group: dist.ProcessGroup, size: int, reduce:
 
 class _Conversion(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: TwoWay) -> Tensor:
-        ctx.group, ctx.rank, ctx.size, ctx.step = group, rank, size, step
+    def forward(
+        ctx: Any, x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: TwoWay, wide: bool
+    ) -> Tensor:
+        ctx.group, ctx.rank, ctx.size, ctx.step, ctx.wide = group, rank, size, step, wide
         result = move(x, group, rank, size, step.forward)
         return result.view_as(x) if result is x else result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        return move(gradients[0], ctx.group, ctx.rank, ctx.size, ctx.step.backward), None, None, None, None
+        given = gradients[0].float() if ctx.wide else gradients[0]
+        found = move(given, ctx.group, ctx.rank, ctx.size, ctx.step.backward)
+        return found.to(gradients[0].dtype), None, None, None, None, None
 
 
-def conversion(step: TwoWay, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
-    """The step as a function of this device's tensor."""
+def conversion(step: TwoWay, group: dist.ProcessGroup, *, wide: bool = False) -> Callable[[Tensor], Tensor]:
+    """The step as a function of this device's tensor. ``wide``: gradients in half precision are summed in float32."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
 
     def convert(x: Tensor) -> Tensor:
         if step.differentiable:
-            result: Tensor = _Conversion.apply(x, group, rank, size, step)  # type: ignore[no-untyped-call]
+            adds = step.backward.kind in ("all_reduce", "reduce_scatter")
+            float32 = wide and adds and x.dtype in (torch.bfloat16, torch.float16)
+            result: Tensor = _Conversion.apply(x, group, rank, size, step, float32)  # type: ignore[no-untyped-call]
             return result
         return move(x.detach(), group, rank, size, step.forward)
 

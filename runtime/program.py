@@ -57,6 +57,7 @@ def build(
     built = fx.Graph()
     values: dict[str, fx.Node] = {}
     news: list[fx.Node] = []
+    stored = {node.result.name for node in graph.sources("param")}
     for node in (*graph.sources("input"), *stored_nodes(graph)):
         values[node.result.name] = built.placeholder(_identifier(node.result.name))
     for node in graph.nodes:
@@ -68,7 +69,9 @@ def build(
             news += [values[new] for _, new in assigned(node)]
             continue
         if node.target.startswith("comm."):
-            values[node.result.name] = _conversion(built, node, operands[0], groups)
+            of_parameter = next(node.uses()) in stored
+            values[node.result.name] = _conversion(built, node, operands[0], groups, of_parameter)
+            stored.update([node.result.name] if of_parameter else [])
             continue
         function: Callable[..., Any]
         args: tuple[Any, ...]
@@ -89,7 +92,7 @@ def build(
 
 
 def _conversion(
-    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup]
+    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup], of_parameter: bool
 ) -> fx.Node:
     step = of_node(node)
     axis = step.forward.axis
@@ -98,7 +101,7 @@ def _conversion(
     if step.runtime_owned or axis == MICROBATCH_AXIS or axis not in groups:
         assert isinstance(operand, fx.Node)
         return operand
-    return built.call_function(conversion(step, groups[axis]), (operand,))
+    return built.call_function(conversion(step, groups[axis], wide=of_parameter), (operand,))
 
 
 def _operand(operand: Operand, values: Mapping[str, fx.Node]) -> Any:
