@@ -73,8 +73,8 @@ class Modes:
             if self._in_stages and (made.constants or made.program != self._running[self._made_for].program):
                 mode = "training" if training else "evaluation"
                 raise UsageError(
-                    f"the model computes something else in {mode} mode, and a plan with pipeline stages has the program "
-                    "of one mode only; run the original model on full_state_dict(), or a plan without pp"
+                    f"the model computes something else in {mode} mode, and a plan with pipeline stages has the "
+                    "program of one mode only; run the original model on full_state_dict(), or a plan without pp"
                 )
             self._made = made
         elif draws(self._running[self._made_for].program):
