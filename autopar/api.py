@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from autopar.arguments import Arguments, check
+from autopar.both_modes import OtherMode
 from autopar.compiling import Readied, find_plan, lower_plan, pipeline_of, ready
 from autopar.compiling import check_fit as fits
 from autopar.cost_model import Cluster
@@ -20,6 +21,7 @@ from autopar.hardware import local_device, running_cluster, start_process_group
 from autopar.ir.constraints import replicate, split
 from autopar.ir.errors import AutoparError, MismatchError
 from autopar.ir.plan import Plan
+from autopar.ir.program import Program
 from autopar.passes.padding import padding_of
 from autopar.passes.randomness import refuse_random
 from autopar.runtime.agreement import agree, of_rank_0, share
@@ -88,11 +90,12 @@ def parallelize(
     except Exception as error:  # noqa: BLE001 — whatever it is, no other rank may be left waiting
         outcome = error
     data = share(_told(outcome) if isinstance(outcome, Exception) else outcome, device)
-    return _assemble(model, data, readied, arguments, outcome, compile=compile)
+    return _assemble(model, example_inputs, data, readied, arguments, outcome, compile=compile)
 
 
 def _assemble(
     model: nn.Module,
+    example_inputs: Any,
     data: bytes,
     readied: Readied | None,
     arguments: Arguments | None,
@@ -102,12 +105,15 @@ def _assemble(
 ) -> ParallelModule:
     """Lower the agreed plan here. A rank that failed to trace takes the others down with its own message."""
     device = local_device() if "nccl" in str(dist.get_backend()) else start_process_group()
-    program = None
+    program: Program | None = None
+    other: OtherMode | None = None
     problem = outcome if isinstance(outcome, Exception) else None
     found = Plan.from_bytes(data, where="plan of rank 0")
     if problem is None and readied is not None and arguments is not None:
         try:
-            program, _ = lower_plan(readied, found, arguments)
+            program, assignment = lower_plan(readied, found, arguments)
+            axes = tuple((axis, found.mesh[axis]) for axis in found.axes)
+            other = OtherMode(model, example_inputs, arguments, readied, assignment, program, axes)
         except Exception as error:  # noqa: BLE001 — as above
             problem = error
     try:
@@ -127,7 +133,7 @@ def _assemble(
     return ParallelModule(
         program, mesh, whole if is_meta(model) else of_rank_0(whole, device), names=names_of(model), plan=found,
         restore=traced.out_spec.unflatten, calling=traced.calling, padding=padding_of(readied.model), compile=compile,
-        rng_seed=_shared_seed(device), training=model.training, pipeline=pipeline,
+        rng_seed=_shared_seed(device), training=model.training, pipeline=pipeline, other_mode=other,
     )  # fmt: skip
 
 

@@ -65,7 +65,8 @@ class Runnable:
 class Parts:
     """What a program is made of here. ``training`` returns the loss alone, ``forward`` every output.
 
-    ``tensors``: parameters and buffers by name, as they are outside of a forward.
+    ``tensors``: parameters and buffers by name, as they are outside of a forward. ``holders`` by group; ``owners``:
+    group and block of the parameters that one call alone uses; ``buffers`` by name.
     """
 
     tensors: Mapping[str, Tensor]
@@ -73,6 +74,9 @@ class Parts:
     training: Runnable
     forward: Runnable
     before: Callable[[Mapping[str, Tensor], Tensor], dict[str, Tensor]]
+    holders: Mapping[str, Holder]
+    owners: Mapping[str, tuple[str, str]]
+    buffers: Mapping[str, Tensor]
 
 
 def assemble(program: Program, here: Here, given: Stored, *, compile: bool) -> Parts:
@@ -111,7 +115,7 @@ def assemble(program: Program, here: Here, given: Stored, *, compile: bool) -> P
 
     def read(fqn: str) -> Tensor:
         if fqn in buffers:
-            held = _buffer(buffers[fqn], described.get(fqn))
+            held = buffer(buffers[fqn], described.get(fqn))
             return held.clone() if fqn in changing else held  # backward may need what it was
         owner = top.find(fqn)
         if owner is None:
@@ -145,7 +149,10 @@ def assemble(program: Program, here: Here, given: Stored, *, compile: bool) -> P
         top=top,
         training=training,
         forward=ahead,
-        before=_prologue(program, here, read),
+        before=prologue(program, here, read),
+        holders=holders,
+        owners=owners,
+        buffers=buffers,
     )
 
 
@@ -217,7 +224,7 @@ def _call(
     return chain(instances, carried)
 
 
-def _prologue(
+def prologue(
     program: Program, here: Here, read: Callable[[str], Tensor]
 ) -> Callable[[Mapping[str, Tensor], Tensor], dict[str, Tensor]]:
     graph = program.prologue
@@ -239,7 +246,7 @@ def _prologue(
     return before
 
 
-def _buffer(tensor: Tensor, described: Parameter | None) -> Tensor:
+def buffer(tensor: Tensor, described: Parameter | None) -> Tensor:
     """A buffer or constant as the program computes with it; read anew each time, for it may be loaded."""
     part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part if described is None else part.to(TORCH_DTYPES[described.compute_dtype])

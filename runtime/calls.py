@@ -64,11 +64,12 @@ class Instance:
             owner = None if holder is None else holder.find(name)
             self.readers.append(_reader(read if owner is None else owner.read, name))
         self.changing = [at for at, name in enumerate(names) if name in written]
-        if holder is not None:
-            holder.function = self.run
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        results: tuple[Tensor, ...] = self.run(*inputs) if self.holder is None else self.holder(*inputs)
+        if self.holder is None:
+            return tuple(self.run(*inputs))
+        self.holder.function = self.run  # set each time: the programs of both modes share their holders
+        results: tuple[Tensor, ...] = self.holder(*inputs)
         return results
 
     def run(self, *inputs: Tensor) -> Any:

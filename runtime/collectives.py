@@ -62,24 +62,33 @@ def _reduce_scatter(pieces: Tensor, group: dist.ProcessGroup, size: int, reduce:
 class _Conversion(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: TwoWay, mover: Mover
+        ctx: Any, x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: TwoWay, mover: Mover, wide: bool
     ) -> Tensor:
-        ctx.group, ctx.rank, ctx.size, ctx.step = group, rank, size, step
+        ctx.group, ctx.rank, ctx.size, ctx.step, ctx.wide = group, rank, size, step, wide
         result = mover(x, group, rank, size, step.forward)
         return result.view_as(x) if result is x else result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        return move(gradients[0], ctx.group, ctx.rank, ctx.size, ctx.step.backward), None, None, None, None, None
+        given = gradients[0].float() if ctx.wide else gradients[0]
+        found = move(given, ctx.group, ctx.rank, ctx.size, ctx.step.backward)
+        return found.to(gradients[0].dtype), None, None, None, None, None, None
 
 
-def conversion(step: TwoWay, group: dist.ProcessGroup, mover: Mover = move) -> Callable[[Tensor], Tensor]:
-    """The step as a function of this device's tensor. ``mover`` does it forward."""
+def conversion(
+    step: TwoWay, group: dist.ProcessGroup, mover: Mover = move, *, wide: bool = False
+) -> Callable[[Tensor], Tensor]:
+    """The step as a function of this device's tensor. ``mover`` does it forward.
+
+    ``wide``: gradients in half precision are summed in float32.
+    """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
 
     def convert(x: Tensor) -> Tensor:
         if step.differentiable:
-            result: Tensor = _Conversion.apply(x, group, rank, size, step, mover)  # type: ignore[no-untyped-call]
+            adds = step.backward.kind in ("all_reduce", "reduce_scatter")
+            float32 = wide and adds and x.dtype in (torch.bfloat16, torch.float16)
+            result: Tensor = _Conversion.apply(x, group, rank, size, step, mover, float32)  # type: ignore[no-untyped-call]
             return result
         return mover(x.detach(), group, rank, size, step.forward)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.ir.types import TensorType
 from autopar.runtime import local
 from autopar.runtime.dtensors import local_part
-from autopar.runtime.dtypes import IR_DTYPES
+from autopar.runtime.dtypes import IR_DTYPES, TORCH_DTYPES
 
 
 class Calling(Protocol):
@@ -52,11 +52,22 @@ class Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """One input of a program: its global type and its layout, microbatches included."""
+    """One input of a program: its global type and its layout, microbatches included.
+
+    ``lowered``: mixed precision made it of float32, which may be given as well.
+    """
 
     name: str
     type: TensorType
     layout: Layout
+    lowered: bool = False
+
+    def cast(self, tensor: Tensor) -> Tensor:
+        """What was given in the type that the program takes."""
+        return tensor.to(TORCH_DTYPES[self.type.dtype]) if self.lowered else tensor
+
+    def takes(self, dtype: str) -> bool:
+        return dtype == self.type.dtype or (self.lowered and dtype == "f32")
 
     @property
     def whole_batch(self) -> Layout:
@@ -80,15 +91,19 @@ class Input:
         return local.take(tensor, place.dim, outer, mesh.size(MICROBATCH_AXIS), index)
 
 
-def inputs_of(program: Program) -> dict[str, Input]:
-    """What the user passes, in order: inputs of the main graph and the prologue but not what is made here."""
+def inputs_of(program: Program, *, lowered: bool = False) -> dict[str, Input]:
+    """What the user passes, in order: inputs of the main graph and the prologue but not what is made here.
+
+    ``lowered``: the program is of mixed precision, which took float32 for half precision.
+    """
     made = {RNG_INPUT, *(program.prologue.outputs if program.prologue else ())}
     found = {entry.name: entry for entry in graph_inputs(program.graph) if entry.name not in made}
     if program.prologue:
         for entry in graph_inputs(program.prologue):
             if entry.name != RNG_INPUT:
                 found.setdefault(entry.name, entry)
-    return found
+    half = [name for name, entry in found.items() if lowered and entry.type.dtype in ("bf16", "f16")]
+    return {**found, **{name: replace(found[name], lowered=True) for name in half}}
 
 
 def draws(program: Program) -> bool:
@@ -130,14 +145,14 @@ def check(expected: Mapping[str, Input], given: Mapping[str, Tensor], *, whole: 
             raise UsageError(f"input {name}: expected a tensor, given a {type(tensor).__name__}")
         shape = entry.type.shape if whole else entry.local_shape
         dtype = IR_DTYPES.get(tensor.dtype, str(tensor.dtype))
-        if tuple(tensor.shape) != shape or dtype != entry.type.dtype:
+        if tuple(tensor.shape) != shape or not entry.takes(dtype):
             part = "global batch" if whole else f"this rank's part of {entry.type}"
             wanted, found = str(TensorType(entry.type.dtype, shape)), f"{dtype}[{','.join(map(str, tensor.shape))}]"
             smaller = tensor.dim() == len(shape) and tuple(tensor.shape[1:]) == shape[1:] and tensor.shape[0] < shape[0]
             hint = "shard_inputs(batch, pad=True)" if whole else "pad_inputs(batch)"
             raise UsageError(
                 f"input {name}: expected {wanted} ({part}), given {found}"
-                + (f"; {hint} fills up a smaller batch" if smaller and dtype == entry.type.dtype else ""),
+                + (f"; {hint} fills up a smaller batch" if smaller and entry.takes(dtype) else ""),
                 details={"input": name, "expected": wanted, "given": found},
             )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.errors import IRError, UsageError
@@ -16,38 +16,40 @@ from autopar.ir.pipeline import Pipeline
 from autopar.ir.plan import Plan
 from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.runtime import inputs as entries
-from autopar.runtime import local
+from autopar.runtime import local, torch_private
 from autopar.runtime.assemble import assemble, skeleton
 from autopar.runtime.devices import here
-from autopar.runtime.dtensors import as_dtensor, gathered
+from autopar.runtime.dtensors import as_dtensor
 from autopar.runtime.holders import set_gradient_sync
+from autopar.runtime.modes import Made, Modes, Restore, Running, grad_free
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.padding import padded
 from autopar.runtime.parameters import Names, Stored, Whole
 from autopar.runtime.random_words import at_microbatch, rng_state
+from autopar.runtime.scaling import LossScale
 from autopar.runtime.stages import Stages
 from autopar.runtime.unanimous import Unanimous
+from autopar.runtime.whole_state import WholeState
 
-# Rebuilds the model's output from the values of ``graph.outputs``.
-Restore = Callable[[Sequence[Any]], Any]
 Batch: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Parts: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 NOT_PLANNED = Padding(refused="this module was made from a program, not from a model")
 
 
-class ParallelModule(nn.Module):
+class ParallelModule(WholeState):
     """Parameters and buffers stand under the original names; values and gradients are DTensors.
 
     ``whole`` gives the whole tensor of each parameter, one at a time; every rank calls it in the same
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
     ``forward``; without it, a tuple. ``calling`` finds the inputs in a call of the model; without it a call
     has the inputs themselves. ``padding``: how a smaller batch is filled up. ``training``: the mode of the model
-    that the program was made from. ``pipeline``: the program cut into stages, for a device mesh with the axis ``pp``;
-    then parameters are those of this rank's stages. Making one is a collective of all ranks.
+    that the program was made from; ``other_mode`` makes that of the other when it is first asked for. ``pipeline``:
+    the program cut into stages, for a device mesh with the axis ``pp``; then parameters are those of this rank's
+    stages. Making one is a collective of all ranks.
 
     Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
-    every ``train_step`` and ``forward`` raises by one. Neither is part of the state dict: who continues a run
-    sets ``rng_step`` to what it was.
+    every ``train_step``, and every ``forward`` in training mode, raises by one. Neither is part of the state dict:
+    who continues a run sets ``rng_step`` to what it was.
     """
 
     def __init__(
@@ -65,19 +67,23 @@ class ParallelModule(nn.Module):
         rng_seed: int = 0,
         training: bool = True,
         pipeline: Pipeline | None = None,
+        other_mode: Callable[[bool], Made] | None = None,
     ) -> None:
         super().__init__()
         self.rng_seed = rng_seed
         self.rng_step = 0
-        self._made_for = training
         self._plan = plan
         self._program = program
+        torch_private.forget_meshes()  # a new world may have taken the place of one that has had a module
         self._here = here(program.mesh, device_mesh)
-        self._inputs = entries.inputs_of(program)
+        lowered = plan is not None and plan.mixed_precision is not None
+        self._inputs = entries.inputs_of(program, lowered=lowered)
         self._calling = entries.Plain(tuple(self._inputs)) if calling is None else calling
         self._unanimous = Unanimous()
-        self._restore = restore
         self._names = names or Names()
+        self._evaluations = 0
+        self._gathered = False  # by a forward whose backward may never come
+        self.loss_scale = LossScale.of(program, self._here.device)
         self._padding = padding
         # Not children: their parameters are those of the skeleton, and would be listed twice.
         self._stages: Stages | None = None
@@ -87,6 +93,8 @@ class ParallelModule(nn.Module):
         else:
             self._stages = Stages(program, pipeline, self._here, whole, self._names, compile=compile)
             self._parts, tensors = list(self._stages.parts.values()), self._stages.tensors
+        first = Running(program=program, parts=self._parts[0], restore=restore)
+        self._modes = Modes(training, first, self._here, other_mode, in_stages=pipeline is not None)
         made = skeleton(tensors, self._names)
         self._modules.update(made._modules)
         self._parameters.update(made._parameters)
@@ -104,48 +112,83 @@ class ParallelModule(nn.Module):
     def train_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward on this rank's part of the batch.
 
-        Accumulates into ``.grad`` and returns the loss over the global batch, equal on every rank.
+        Accumulates into ``.grad`` and returns the loss over the global batch, equal on every rank. Where
+        ``loss_scale`` is active gradients are scaled within, and a step that overflows adds nothing (``scaling.py``).
         Raises UsageError for inputs that the plan was not made for: on every rank if they are wrong on one, and
-        before anything has changed.
+        before anything has changed. In evaluation mode the gradients are those of the model as it evaluates.
         """
-        if self._program.loss is None:
-            raise UsageError("the model returns no loss: give parallelize a loss_fn")
-        given, rng = self._given(args, kwargs)
+        self._has_loss()
+        now, given, rng = self._given("train_step", args, kwargs, training=self.training, counts=True)
+        if now.forward_only:
+            raise UsageError(f"train_step after eval() or train(): {now.forward_only}; plan the model in this mode")
+        self.loss_scale.begin(self.parameters())
         if self._stages is not None:
-            return self._stages.step(given, rng, training=True)
+            total = self._stages.step(given, rng, training=True, scale=self.loss_scale.scaled)
+        else:
+            total = self._accumulate(now, given, rng)
+        self.loss_scale.finish(self.parameters())
+        return total
+
+    def _accumulate(self, now: Running, given: dict[str, Tensor], rng: Tensor) -> Tensor:
         total: Tensor | None = None
         last = self._program.microbatches - 1
         for index in range(last + 1):
             set_gradient_sync(self._parts[0].top, index == last)
-            (loss,) = self._run(given, index, rng, training=True)
+            (loss,) = self._run(now, given, index, rng, loss_only=True)
             if loss.requires_grad:
-                loss.backward()
+                self.loss_scale.scaled(loss).backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
+        return total
+
+    @torch.no_grad()
+    def eval_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The loss over the global batch as the model evaluates it, equal on every rank; in any mode.
+
+        Forward only: no gradients, and training draws afterwards what it would have drawn. Raises as
+        ``train_step`` does.
+        """
+        self._has_loss()
+        now, given, rng = self._given("eval_step", args, kwargs, training=False, counts=False)
+        if self._stages is not None:
+            total = self._stages.step(given, rng, training=False)
+        else:
+            runs = [self._run(now, given, index, rng, loss_only=True)[0] for index in range(now.program.microbatches)]
+            total = torch.stack(runs).sum(dim=0)
+        self._release()
         return total
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output: the loss as on one device, all else as DTensors in the plan's layout.
 
-        Raises UsageError as ``train_step`` does, and for a plan with pipeline stages.
+        In the mode that the module is in. Raises UsageError as ``train_step`` does, and for a plan with pipeline
+        stages.
         """
         if self._stages is not None:
             raise UsageError("a plan with pipeline stages has no plain forward: use train_step or eval_step")
-        given, rng = self._given(args, kwargs)
+        now, given, rng = self._given("forward", args, kwargs, training=self.training, counts=self.training)
+        with grad_free(now):
+            return self._forward(now, given, rng)
+
+    def _forward(self, now: Running, given: dict[str, Tensor], rng: Tensor) -> Any:
+        program = now.program
         set_gradient_sync(self._parts[0].top, True)
-        runs = [self._run(given, index, rng, training=False) for index in range(self._program.microbatches)]
-        values = self._program.graph.values()
+        runs = [self._run(now, given, index, rng, loss_only=False) for index in range(program.microbatches)]
+        self._gathered = torch.is_grad_enabled()
+        if not self._gathered:
+            self._release()
+        values = program.graph.values()
         outputs: list[Any] = []
-        for at, name in enumerate(self._program.graph.outputs):
+        for at, name in enumerate(program.graph.outputs):
             value = values[name]
             assert value.layout is not None
-            joined = _join([run[at] for run in runs], value.layout, is_loss=name == self._program.loss)
-            if name == self._program.loss:
+            joined = _join([run[at] for run in runs], value.layout, is_loss=name == program.loss)
+            if name == program.loss:
                 outputs.append(joined)
             else:
-                layout = _without_microbatches(self._program, value.layout)
+                layout = _without_microbatches(program, value.layout)
                 outputs.append(as_dtensor(joined, layout, value.type.shape, self._here))
-        return tuple(outputs) if self._restore is None else self._restore(outputs)
+        return tuple(outputs) if now.restore is None else now.restore(outputs)
 
     def shard_inputs(self, batch: Any, *, pad: bool = False) -> Any:
         """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict.
@@ -196,22 +239,6 @@ class ParallelModule(nn.Module):
         clip_(self.parameters(), norm, max_norm)
         return norm
 
-    def full_state_dict(self) -> dict[str, Tensor]:
-        """Whole tensors under the original names, on every rank. A collective of all ranks."""
-        found: dict[str, Tensor] = {}
-        for name, tensor in self.state_dict().items():
-            found[name] = gathered(tensor).detach().clone()
-        if self._stages is None:
-            return found
-        made = self._stages.everywhere(found)
-        made.update({alias: made[name] for alias, name in self._names.aliases.items() if name in made})
-        return {name: made[name] for name in dict.fromkeys((*self._names.order, *made)) if name in made}
-
-    def full_gradients(self) -> dict[str, Tensor]:
-        """Whole gradients by original name, those that there are, on every rank. A collective of all ranks."""
-        found = {n: gathered(p.grad).clone() for n, p in self.named_parameters() if p.grad is not None}
-        return found if self._stages is None else self._stages.everywhere(found)
-
     def _like(self, batch: Any, parts: dict[str, Tensor]) -> Any:
         """The batch in the form it was given, with other tensors."""
         args, kwargs = self._calling.of_batch(batch)
@@ -220,34 +247,40 @@ class ParallelModule(nn.Module):
             return kwargs
         return args[0] if isinstance(batch, Tensor) else (*args, *kwargs.values())
 
-    def _check_mode(self) -> None:
-        if self.training != self._made_for and entries.draws(self._program):
-            made, now = ("training", "eval()") if self._made_for else ("evaluation", "train()")
-            raise UsageError(
-                f"the program was made in {made} mode, draws random numbers (dropout) in it, and knows no other; undo "
-                f"{now}, or run the original model on full_state_dict()"
-            )
+    def _has_loss(self) -> None:
+        if self._program.loss is None:
+            raise UsageError("the model returns no loss: give parallelize a loss_fn")
 
-    def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
-        """Inputs of the main graph by name, and the state of the random numbers of a new step."""
+    def _given(
+        self, call: str, args: Sequence[Any], kwargs: dict[str, Any], *, training: bool, counts: bool
+    ) -> tuple[Running, dict[str, Tensor], Tensor]:
+        """The program of the mode, its inputs by name, and the random numbers of a new step.
+
+        What does not count as a step draws from a sequence of its own.
+        """
 
         def checked() -> dict[str, Tensor]:
             given = self._calling.flatten(args, kwargs)
             entries.check(self._inputs, given, whole=False)
-            self._check_mode()
+            self._modes.prepare(training)
             return given
 
-        given = self._unanimous.run(checked)
-        given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
-        rng = rng_state(self.rng_seed, self.rng_step)
-        self.rng_step += 1
-        for parts in self._parts:
+        given = self._unanimous.run(checked, f"{call} in {'training' if training else 'evaluation'} mode")
+        now = self._modes.running(training)
+        if self._gathered:
+            self._release()
+        given = {name: entry.cast(given[name]).to(self._here.device) for name, entry in self._inputs.items()}
+        rng = rng_state(self.rng_seed, self.rng_step if counts else -1 - self._evaluations)
+        self.rng_step += counts
+        self._evaluations += not counts
+        for parts in [now.parts] if self._stages is None else self._parts:
             given = {**given, **parts.before(given, rng)}
-        return given, rng
+        return now, given, rng
 
-    def _run(self, given: dict[str, Tensor], index: int, rng: Tensor, *, training: bool) -> tuple[Tensor, ...]:
-        parts = self._parts[0]
-        graph = parts.training if training else parts.forward
+    def _run(
+        self, now: Running, given: dict[str, Tensor], index: int, rng: Tensor, *, loss_only: bool
+    ) -> tuple[Tensor, ...]:
+        graph = now.parts.training if loss_only else now.parts.forward
         part = {
             entry.name: entry.microbatch(given[entry.name], index)
             for entry in entries.graph_inputs(graph.graph) if entry.name != RNG_INPUT

@@ -7,7 +7,7 @@ loss is divided by its global denominator already (``scale_grads=False``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -74,16 +74,21 @@ class Pipelined:
         stages = [self._stage(index, run) for index, run in self._runs.items()]
         build: Any = (MULTI if pipeline.schedule in LOOPED else SINGLE)[pipeline.schedule]
         self._schedule = build(
-            stages if pipeline.schedule in LOOPED else stages[0], self._microbatches, loss_fn=_loss, scale_grads=False
-        )
+            stages if pipeline.schedule in LOOPED else stages[0], self._microbatches, loss_fn=self._loss,
+            scale_grads=False,
+        )  # fmt: skip
+        self._scale: Callable[[Tensor], Tensor] = _as_it_is
+        self._seen: list[Tensor] = []
 
-    def step(self, given: Mapping[str, Tensor], rng: Tensor, *, training: bool) -> Tensor:
-        """Forward, and backward if ``training``; the loss over the global batch on every rank of the pipeline."""
+    def step(
+        self, given: Mapping[str, Tensor], rng: Tensor, *, training: bool, scale: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Forward, and backward of the scaled loss if ``training``; the loss on every rank of the pipeline."""
+        self._scale, self._seen = scale, []
         for run in self._runs.values():
             run.begin(given, rng)
-        losses: list[Tensor] = []
         last = len(self._pipeline.stages) - 1
-        arguments: dict[str, Any] = {"losses": losses}
+        arguments: dict[str, Any] = {"losses": []}
         if last in self._runs:
             arguments["target"] = torch.arange(self._microbatches)
         first = (torch.arange(self._microbatches),) if 0 in self._runs else ()
@@ -91,7 +96,7 @@ class Pipelined:
             self._schedule.step(*first, return_outputs=False, **arguments)
         else:
             self._schedule.eval(*first, **arguments)
-        total = torch.stack([loss.detach() for loss in losses]).sum() if losses else self._empty_loss()
+        total = torch.stack(self._seen).sum() if self._seen else self._empty_loss()
         source = dist.get_global_rank(self._group, self._pipeline.place(last))
         dist.broadcast(total, src=source, group=self._group)
         return total
@@ -110,6 +115,10 @@ class Pipelined:
         dtype = last.graph.values()[last.loss].type.dtype
         return torch.zeros((), dtype=TORCH_DTYPES[dtype], device=self._here.device)
 
+    def _loss(self, output: Tensor, _: Tensor) -> Tensor:
+        self._seen.append(output.sum().detach())
+        return self._scale(output.sum())
 
-def _loss(output: Tensor, _: Tensor) -> Tensor:
-    return output.sum()
+
+def _as_it_is(loss: Tensor) -> Tensor:
+    return loss

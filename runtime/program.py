@@ -60,6 +60,7 @@ def build(
     built = fx.Graph()
     values: dict[str, fx.Node] = {}
     news: list[fx.Node] = []
+    stored = {node.result.name for node in graph.sources("param")}
     for node in (*graph.sources("input"), *stored_nodes(graph)):
         values[node.result.name] = built.placeholder(_identifier(node.result.name))
     single = once or {}
@@ -72,7 +73,9 @@ def build(
             news += [values[new] for _, new in assigned(node)]
             continue
         if node.target.startswith("comm."):
-            values[node.result.name] = _conversion(built, node, operands[0], groups, single)
+            of_parameter = next(node.uses()) in stored
+            values[node.result.name] = _conversion(built, node, operands[0], groups, single, of_parameter)
+            stored.update([node.result.name] if of_parameter else [])
             continue
         function: Callable[..., Any]
         args: tuple[Any, ...]
@@ -95,7 +98,8 @@ def build(
 
 
 def _conversion(
-    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup], once: Mapping[str, bool]
+    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup], once: Mapping[str, bool],
+    of_parameter: bool,
 ) -> fx.Node:
     step = of_node(node)
     axis = step.forward.axis
@@ -105,7 +109,7 @@ def _conversion(
         assert isinstance(operand, fx.Node)
         return operand
     mover = sent_once(move, kept=once[node.result.name]) if node.result.name in once else move
-    return built.call_function(conversion(step, groups[axis], mover), (operand,))
+    return built.call_function(conversion(step, groups[axis], mover, wide=of_parameter), (operand,))
 
 
 def _operand(operand: Operand, values: Mapping[str, fx.Node]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,8 @@ from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.norm import grad_norm
 from autopar.runtime.parameters import Names, StoredAhead, Whole
 from autopar.runtime.pipeline import Pipelined
+
+T = TypeVar("T")
 
 
 class Stages:
@@ -52,17 +55,20 @@ class Stages:
         self._tied = _tied(pipeline, here)
         self._pipelined = Pipelined(pipeline, self.parts, here, self._group)
 
-    def step(self, given: Mapping[str, Tensor], rng: Tensor, *, training: bool) -> Tensor:
-        """One run of the schedule; the loss over the global batch."""
+    def step(
+        self, given: Mapping[str, Tensor], rng: Tensor, *, training: bool,
+        scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+    ) -> Tensor:  # fmt: skip
+        """One run of the schedule; the loss over the global batch. Its backward begins at ``scale(loss)``."""
         self._follow()
         if not training:
-            return self._pipelined.step(given, rng, training=False)
+            return self._pipelined.step(given, rng, training=False, scale=scale)
         copies = [self.tensors[name] for name in self._tied if name in self.tensors]
         copies += [tensor for _, tensor in self._followers if isinstance(tensor, nn.Parameter)]
         before = [copy.grad for copy in copies]
         for copy in copies:
             copy.grad = None
-        loss = self._pipelined.step(given, rng, training=True)
+        loss = self._pipelined.step(given, rng, training=True, scale=scale)
         self._sum_tied()
         for copy, earlier in zip(copies, before, strict=True):
             if earlier is not None and copy.grad is not None:
@@ -97,6 +103,12 @@ class Stages:
             made[parameter.fqn] = tensor.contiguous()
             dist.broadcast(made[parameter.fqn], src=source, group=self._group)
         return {name: made[name] for name in dict.fromkeys((*self._names.order, *made)) if name in made}
+
+    def of_all(self, value: T) -> list[T]:
+        """What every place of the pipeline gave, on all of them. A collective."""
+        found: list[Any] = [None] * self._pipeline.ranks
+        dist.all_gather_object(found, value, group=self._group)
+        return found
 
     def _follow(self) -> None:
         """Copies of a tensor on this rank are given the values of the one that the user sees."""

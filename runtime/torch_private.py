@@ -32,3 +32,22 @@ def replicate(
     from torch.distributed._composable.replicate_with_fsdp import replicate as with_fsdp
 
     return with_fsdp(module, mesh=mesh, mp_policy=policy, ignored_params=ignored)
+
+
+def forget_meshes() -> None:
+    """Empty what DTensor remembers of operations: results that name meshes of process groups that may be gone.
+
+    ``torch.distributed.tensor.debug._clear_sharding_prop_cache`` and the caches of redistribution: equal meshes of two
+    worlds are one entry there, so after ``destroy_process_group`` and a new world DTensors would name groups
+    of the old one. There is no public way.
+    """
+    from torch.distributed.tensor import _redistribute, debug
+
+    clear = (
+        getattr(debug, "_clear_sharding_prop_cache", None),
+        getattr(getattr(_redistribute, "_gen_transform_infos", None), "cache_clear", None),
+        getattr(_redistribute, "clear_redistribute_planner_cache", None),
+    )
+    for function in clear:
+        if function is not None:
+            function()

@@ -6,6 +6,7 @@ no device is waited for: one reduction of one number over gloo a call (docs/deci
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -27,30 +28,35 @@ class Unanimous:
         only_devices = "nccl" in backend and "gloo" not in backend
         self._group = dist.new_group(backend="gloo") if only_devices else None
 
-    def run(self, prepare: Callable[[], T]) -> T:
+    def run(self, prepare: Callable[[], T], call: str = "") -> T:
         """``prepare()``, which is no collective, if it succeeds on every rank; else every rank raises.
 
         A rank on which it failed raises its own error, the others UsageError with the rank and the words of the
-        first that failed. A collective.
+        first that failed. ``call`` says what is to run then: UsageError if ranks do not say the same. A collective.
         """
         problem: Exception | None = None
         try:
             made = prepare()
         except Exception as error:  # noqa: BLE001 — whatever it is, no other rank may be left waiting
             problem = error
-        failed = self._first_that_failed(problem)
+        failed, alike = self._first_that_failed(problem, call)
         if failed is not None:
             text = self._told(failed, str(problem))
             raise problem or UsageError(f"rank {failed}: {text}", details={"rank": failed})
+        if not alike:
+            raise UsageError(f"rank {dist.get_rank()} runs {call}, another rank something else; all run the same")
         return made
 
-    def _first_that_failed(self, problem: Exception | None) -> int | None:
+    def _first_that_failed(self, problem: Exception | None, call: str) -> tuple[int | None, bool]:
+        """The first rank with a problem, and whether ``call`` is the same on all."""
         if self._world == 1:
-            return None if problem is None else 0
+            return None if problem is None else 0, True
         mine = self._world if problem is None else dist.get_rank()
-        first = torch.tensor([mine], dtype=torch.int64)
+        code = zlib.crc32(call.encode())
+        first, least, most = torch.tensor([mine, code, -code], dtype=torch.int64), 1, 2
         dist.all_reduce(first, op=dist.ReduceOp.MIN, group=self._group)
-        return None if int(first) == self._world else int(first)
+        alike = int(first[least]) == -int(first[most])
+        return None if int(first[0]) == self._world else int(first[0]), alike
 
     def _told(self, rank: int, text: str) -> str:
         """The text of ``rank`` on every rank."""

@@ -149,7 +149,7 @@ def trained(program: Program, rank: int) -> Sent:
         }
         recorder = Recorder()
         # The ranks' agreement on their inputs reads a number, which a fake tensor does not have.
-        with recorder, mock.patch.object(Unanimous, "run", lambda self, prepare: prepare()):
+        with recorder, mock.patch.object(Unanimous, "run", lambda self, prepare, call: prepare()):
             model.train_step(**batch)
             model.clip_grad_norm_(1.0)
     return recorder.calls

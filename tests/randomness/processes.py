@@ -73,10 +73,11 @@ def each(runs: list[Run]) -> list[dict[str, Any]]:
 
 
 def evaluated() -> str:
-    """The message of an evaluation by a program made for training."""
+    """The message of an evaluation by a program made for training, where the model is not at hand."""
     x, target = example("masks")
     model = autopar.parallelize(MODELS["masks"](), (x, target), profile=str(FAIR), loss_fn=LOSSES["masks"])
     model(x, target=target)
+    model._modes._make = None
     model.eval()
     try:
         model(x, target=target)

@@ -75,6 +75,6 @@ def test_all_ranks_use_the_seed_of_the_first() -> None:
     assert {found["seed"] for ranks in together(2).values() for found in ranks} == {40}
 
 
-def test_a_program_that_drops_is_no_evaluation() -> None:
+def test_a_bare_program_that_drops_is_no_evaluation() -> None:
     (found,) = run_processes(1, evaluated)
     assert "made in training mode, draws random numbers (dropout)" in found

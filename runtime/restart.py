@@ -1,0 +1,173 @@
+"""State of a run as whole tensors and plain numbers, which any layout of the same model can continue from.
+
+The form of the optimizer's state is that of ``torch.distributed.checkpoint.state_dict`` with
+``full_state_dict=True``: names instead of numbers, so that a model on one device reads it with torch's own
+``set_optimizer_state_dict``. Groups of parameters are told apart by their order, which torch's functions forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._pytree import tree_map  # nested containers of an optimizer's state
+
+from autopar.ir.errors import UsageError
+from autopar.runtime.dtensors import gathered
+
+# The entry that torch's optimizers keep on the CPU unless they are fused or capturable.
+STEP = "step"
+
+
+def cut(whole: Tensor, like: DTensor) -> Tensor:
+    """This device's part of a whole tensor that is laid out like ``like``: the inverse of ``gathered``.
+
+    What FSDP2 cut, it cut out of what another axis had cut before.
+    """
+    mesh, coordinate = like.device_mesh, like.device_mesh.get_coordinate()
+    assert coordinate is not None
+    plain = [type(placement) is Shard for placement in like.placements]
+    for at in sorted(range(len(plain)), key=lambda index: (not plain[index], index)):
+        placement = like.placements[at]
+        if not isinstance(placement, Replicate):
+            dim = int(placement.dim)  # type: ignore[attr-defined]  # Shard, or FSDP2's private kind of it
+            size = -(-whole.shape[dim] // mesh.size(at))
+            start = min(coordinate[at] * size, whole.shape[dim])
+            whole = whole.narrow(dim, start, min(size, whole.shape[dim] - start))
+    return whole
+
+
+def laid_out(whole: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor as ``like``, a parameter, is: cut as it is if it has its shape, else on every device."""
+    if not isinstance(like, DTensor) or not whole.dim():
+        return whole.detach().to(like.device, copy=True)
+    same = whole.shape == like.shape
+    placements = like.placements if same else [Replicate()] * like.device_mesh.ndim
+    part = (cut(whole, like) if same else whole).detach().to(like.device, copy=True)
+    return DTensor.from_local(
+        part.contiguous(), like.device_mesh, placements, run_check=False, shape=whole.shape,
+        stride=torch.empty(whole.shape, device="meta").stride(),
+    )  # fmt: skip
+
+
+def load_tensors(
+    held: Mapping[str, Tensor], state: Mapping[str, Tensor], elsewhere: Iterable[str], *, strict: bool
+) -> None:
+    """Copy whole tensors into those of this device. A tensor with two names is given under either.
+
+    ``elsewhere``: names that other ranks may hold, which mean nothing here.
+    Raises UsageError, before anything changes, for shapes that differ, and with ``strict`` for names.
+    """
+    given = {id(held[name]) for name in state if name in held}
+    missing = [name for name, tensor in held.items() if id(tensor) not in given]
+    others = frozenset(elsewhere)
+    unexpected = [name for name in state if name not in held and name not in others]
+    if strict and (missing or unexpected):
+        raise UsageError(
+            f"the state is not that of this model: missing {_listed(missing)}; unexpected {_listed(unexpected)}"
+        )
+    for name, tensor in state.items():
+        if name in held and tensor.shape != held[name].shape:
+            theirs, ours = list(tensor.shape), list(held[name].shape)
+            raise UsageError(f"{name} has shape {theirs} in the state, {ours} in the model")
+    with torch.no_grad():
+        for name, tensor in state.items():
+            if name in held:
+                mine = held[name].detach()
+                whole = gathered(tensor)
+                if isinstance(mine, DTensor):
+                    mine.to_local().copy_(cut(whole, mine))
+                else:
+                    mine.copy_(whole)
+
+
+def full_optimizer_state(names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state by names, whole, in memory of its own. A collective of all ranks."""
+
+    def whole(value: Any) -> Any:
+        return gathered(value).detach().clone() if isinstance(value, Tensor) else value
+
+    _known(names, optimizer)
+    ordered = [parameter for parameter in names if parameter in optimizer.state]
+    return {
+        "state": {names[p]: {key: tree_map(whole, v) for key, v in optimizer.state[p].items()} for p in ordered},
+        "param_groups": [
+            {
+                **{key: whole(value) for key, value in group.items() if key not in ("params", "param_names")},
+                "params": [names[p] for p in group["params"]],
+            }
+            for group in optimizer.param_groups
+        ],
+    }  # fmt: skip
+
+
+def joined(states: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[str, Any]:
+    """One state from those of the places of a pipeline; what several hold is the first's."""
+    merged: dict[str, Any] = {}
+    for state in reversed(states):
+        merged.update(state["state"])
+    groups = []
+    for parts in zip(*(state["param_groups"] for state in states), strict=True):
+        held = {name for part in parts for name in part["params"]}
+        groups.append({**parts[0], "params": [name for name in order if name in held]})
+    return {"state": {name: merged[name] for name in order if name in merged}, "param_groups": groups}
+
+
+def load_full_optimizer_state(
+    names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer, state: Mapping[str, Any],
+    elsewhere: Iterable[str] = (),
+) -> None:  # fmt: skip
+    """Give ``optimizer`` a state of the same groups of names. Raises UsageError, before anything changes.
+
+    ``elsewhere``: names of parameters that other ranks may hold.
+    """
+    _known(names, optimizer)
+    others = frozenset(elsewhere) - frozenset(names.values())
+    groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
+    saved = [[name for name in group["params"] if name not in others] for group in state["param_groups"]]
+    if [sorted(group) for group in groups] != [sorted(group) for group in saved]:
+        ours, theirs = _flat(groups), _flat(saved)
+        raise UsageError(
+            "the optimizer's groups are not those of the state: "
+            f"only here {_listed(n for n in ours if n not in theirs)}; only there "
+            f"{_listed(n for n in theirs if n not in ours)}; {len(groups)} groups here, {len(saved)} there"
+        )
+    for group, values in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        group.update({key: value for key, value in values.items() if key not in ("params", "param_names")})
+        on_device = bool(group.get("fused") or group.get("capturable"))
+        for parameter in group["params"]:
+            optimizer.state.pop(parameter, None)
+            found = state["state"].get(names[parameter])
+            if found is not None:
+                optimizer.state[parameter] = {
+                    key: _counter(value, parameter, on_device) if key == STEP else tree_map(_like(parameter), value)
+                    for key, value in found.items()
+                }
+
+
+def _counter(value: Any, parameter: nn.Parameter, on_device: bool) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().to(parameter.device if on_device else "cpu", copy=True)
+
+
+def _like(parameter: nn.Parameter) -> Callable[[Any], Any]:
+    return lambda value: laid_out(value, parameter) if isinstance(value, Tensor) else value
+
+
+def _known(names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> None:
+    if any(parameter not in names for group in optimizer.param_groups for parameter in group["params"]):
+        raise UsageError("the optimizer has a parameter that is not this model's; make it from model.parameters()")
+
+
+def _flat(groups: Sequence[Sequence[str]]) -> list[str]:
+    return [name for group in groups for name in group]
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return (", ".join(found[:3]) or "nothing") + more

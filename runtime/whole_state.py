@@ -1,0 +1,100 @@
+"""What goes in and out of a ``ParallelModule`` as whole tensors: its state, an optimizer's, what a run goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autopar.ir.errors import UsageError
+from autopar.runtime.assemble import Parts
+from autopar.runtime.dtensors import gathered
+from autopar.runtime.modes import release
+from autopar.runtime.parameters import Names
+from autopar.runtime.restart import full_optimizer_state, joined, load_full_optimizer_state, load_tensors
+from autopar.runtime.scaling import LossScale
+from autopar.runtime.stages import Stages
+
+
+class WholeState(nn.Module):
+    """The methods of ``ParallelModule`` that save and restore."""
+
+    _parts: list[Parts]
+    rng_seed: int
+    rng_step: int
+    loss_scale: LossScale
+    _stages: Stages | None
+    _names: Names
+    _gathered: bool
+
+    def full_state_dict(self) -> dict[str, Tensor]:
+        """Whole tensors under the original names, on every rank. A collective of all ranks."""
+        found = {name: gathered(tensor).detach().clone() for name, tensor in self.state_dict().items()}
+        if self._stages is None:
+            return found
+        made = self._stages.everywhere(found)
+        made.update({alias: made[name] for alias, name in self._names.aliases.items() if name in made})
+        return {name: made[name] for name in dict.fromkeys((*self._names.order, *made)) if name in made}
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        """Whole gradients by original name, those that there are, on every rank. A collective of all ranks."""
+        found = {n: gathered(p.grad).clone() for n, p in self.named_parameters() if p.grad is not None}
+        return found if self._stages is None else self._stages.everywhere(found)
+
+    def load_full_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> None:
+        """Whole tensors by original name, such as ``full_state_dict`` of any layout, or the original model's own.
+
+        Every rank gives the same. Raises UsageError, before anything changes, where they do not fit the model.
+        """
+        self._release()
+        elsewhere = () if self._stages is None else self._names.order
+        load_tensors(self.state_dict(keep_vars=True), state, elsewhere, strict=strict)
+
+    def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimizer's state, whole, by names of parameters, on every rank. A collective of all ranks."""
+        found = full_optimizer_state({p: name for name, p in self.named_parameters()}, optimizer)
+        return found if self._stages is None else joined(self._stages.of_all(found), self._names.order)
+
+    def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        """Continue with what ``full_optimizer_state_dict`` gave at any layout. Every rank gives the same."""
+        names = {p: name for name, p in self.named_parameters()}
+        elsewhere = () if self._stages is None else self._names.order
+        load_full_optimizer_state(names, optimizer, state, elsewhere)
+
+    def _release(self) -> None:
+        for parts in self._parts:
+            release(parts.top)
+        self._gathered = False
+
+    def training_state_dict(self) -> dict[str, Any]:
+        """What a run goes on with besides parameters and optimizer: plain numbers, equal on every rank."""
+        return {"rng_seed": self.rng_seed, "rng_step": self.rng_step, "loss_scale": self.loss_scale.state_dict()}
+
+    def load_training_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``training_state_dict`` was taken, whatever the layout."""
+        self.loss_scale.load_state_dict(state["loss_scale"])
+        self.rng_seed, self.rng_step = int(state["rng_seed"]), int(state["rng_step"])
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's, for tensors in this plan's layout, which are copied. Raises UsageError for ``assign``."""
+        if assign:
+            raise UsageError(
+                "load_state_dict(assign=True) would replace tensors that the program goes on reading; leave assign "
+                "out, or use load_full_state_dict for whole tensors"
+            )
+        self._release()
+        return super().load_state_dict(state_dict, strict=strict)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WholeState:
+        """``to``, ``half``, ``cuda``: nothing to do where they change nothing, else UsageError: the plan decides."""
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            probe = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            made = fn(probe)
+            if made.dtype != probe.dtype or made.device != probe.device:
+                raise UsageError(
+                    f"{name} is {probe.dtype} on {probe.device} by the plan and cannot become {made.dtype} on "
+                    f"{made.device}; convert the model before parallelize, or use mixed_precision"
+                )
+        return self
