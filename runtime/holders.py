@@ -20,6 +20,7 @@ from autopar.runtime import torch_private
 from autopar.runtime.devices import Here
 from autopar.runtime.dtensors import filled
 from autopar.runtime.dtypes import TORCH_DTYPES
+from autopar.runtime.reading import local_of
 
 
 class Holder(nn.Module):
@@ -51,7 +52,7 @@ class Holder(nn.Module):
         name, parameter = self.described[fqn]
         held: Tensor = getattr(self, name)
         if isinstance(held, DTensor):
-            held = filled(held.to_local(), parameter.layout, parameter.type.shape)
+            held = filled(local_of(held), parameter.layout, parameter.type.shape)
         dtype = TORCH_DTYPES[parameter.compute_dtype]
         return held if held.dtype == dtype else held.to(dtype)
 
