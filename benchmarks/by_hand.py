@@ -13,8 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
-    ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module,
-)  # fmt: skip
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
 
 Step = Callable[[dict[str, Tensor]], Tensor]
 
@@ -64,7 +68,7 @@ def plain(model: nn.Module) -> Step:
     def step(part: dict[str, Tensor]) -> Tensor:
         model.zero_grad(set_to_none=True)
         loss: Tensor = model(**part).loss
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss.detach()
 
     return step
@@ -72,10 +76,11 @@ def plain(model: nn.Module) -> Step:
 
 def _split(model: Any, mesh: DeviceMesh) -> None:
     """As Megatron does: columns then rows; the vocabulary of the head is cut, its logits are never whole."""
-    layer = {name: ColwiseParallel() for name in COLUMNS} | {name: RowwiseParallel() for name in ROWS}
+    layer: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in COLUMNS}
+    layer |= {name: RowwiseParallel() for name in ROWS}
     for block in model.model.layers:
         parallelize_module(block, mesh, layer)
-    whole = {
+    whole: dict[str, ParallelStyle] = {
         "model.embed_tokens": ColwiseParallel(output_layouts=Replicate()),
         "lm_head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
     }

@@ -36,15 +36,15 @@ def llama(size: Size, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
     """The same weights on every call."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
+    config = LlamaConfig(  # type: ignore[call-arg]  # transformers' own arguments are not in its types
         hidden_size=size.width, intermediate_size=size.inner, num_hidden_layers=size.layers,
         num_attention_heads=size.heads, num_key_value_heads=size.heads, vocab_size=size.vocabulary,
         max_position_embeddings=size.length, use_cache=False, attn_implementation="sdpa", tie_word_embeddings=False,
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device(device):
-        model = LlamaForCausalLM(config)
-    return model.to(dtype).train()  # type: ignore[no-any-return]
+        model: nn.Module = LlamaForCausalLM(config)
+    return model.train().to(dtype=dtype)
 
 
 def batch(size: Size, index: int = 0) -> dict[str, Tensor]:

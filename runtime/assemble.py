@@ -22,6 +22,7 @@ from autopar.runtime.holders import Holder, make_holder
 from autopar.runtime.inputs import graph_inputs
 from autopar.runtime.parameters import Names, Part, Whole, register, store
 from autopar.runtime.program import build, stored_nodes, written
+from autopar.runtime.step_sums import StepSums
 from autopar.runtime.updates import Updates
 
 
@@ -70,6 +71,7 @@ class Parts:
     training: Runnable
     forward: Runnable
     before: Callable[[Mapping[str, Tensor], Tensor], dict[str, Tensor]]
+    sums: StepSums
 
 
 def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compile: bool) -> Parts:
@@ -112,7 +114,8 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
             raise IRError(f"{fqn} belongs to a block, and is used outside of it")
         return owner.read(fqn)
 
-    modules = {b.name: build(b, here.coordinate, here.groups, here.device) for b in program.graph.blocks}
+    sums = StepSums()
+    modules = {b.name: build(b, here.coordinate, here.groups, here.device, sums=sums) for b in program.graph.blocks}
     run = {name: torch.compile(module) if compile else module for name, module in modules.items()}
     made: dict[int, Callable[..., tuple[Tensor, ...]]] = {}
 
@@ -121,19 +124,22 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
             made[id(node)] = _call(program, node, run, owners, holders, read, updates)
         return made[id(node)]
 
-    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of)
+    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of, sums=sums)
     ahead = Runnable(program.graph, forward, top, read, updates)
     training = ahead
     if program.loss is not None and program.graph.outputs != (program.loss,):
         loss_only = needed(program.graph, (program.loss,))
-        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of)
+        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of, sums=sums)
         training = Runnable(loss_only, module, top, read, updates)
+    skeleton = _skeleton(program, top, holders, buffers, names)
+    sums.bind(program.parameters, dict(skeleton.named_parameters()), here)
     return Parts(
-        skeleton=_skeleton(program, top, holders, buffers, names),
+        skeleton=skeleton,
         top=top,
         training=training,
         forward=ahead,
         before=_prologue(program, here, read),
+        sums=sums,
     )
 
 

@@ -102,12 +102,13 @@ class ParallelModule(nn.Module):
         given, rng = self._given(args, kwargs)
         total: Tensor | None = None
         last = self._program.microbatches - 1
-        for index in range(last + 1):
-            set_gradient_sync(self._parts[0].top, index == last)
-            (loss,) = self._run(given, index, rng, training=True)
-            if loss.requires_grad:
-                loss.backward()
-            total = loss.detach() if total is None else total + loss.detach()
+        with self._parts[0].sums.once():
+            for index in range(last + 1):
+                set_gradient_sync(self._parts[0].top, index == last)
+                (loss,) = self._run(given, index, rng, training=True)
+                if loss.requires_grad:
+                    loss.backward()
+                total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         return total
 

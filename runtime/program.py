@@ -23,6 +23,7 @@ from autopar.ir.program import MICROBATCH_AXIS
 from autopar.runtime.collectives import conversion
 from autopar.runtime.moves import of_node
 from autopar.runtime.ops import bind
+from autopar.runtime.step_sums import StepSums
 
 # What stands for a ``call`` node: operands in, results out.
 Call = Callable[..., tuple[torch.Tensor, ...]]
@@ -48,11 +49,13 @@ def build(
     device: torch.device,
     *,
     calls: Callable[[Node], Call] | None = None,
+    sums: StepSums | None = None,
 ) -> fx.GraphModule:
     """The graph as a module: ``module(*inputs, *stored) -> outputs and new values of buffers, one tuple``.
 
     ``coordinate``: this device's position on each axis; ``groups``: its process group along each axis
-    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node.
+    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node; ``sums`` holds
+    what waits for the end of a step.
     """
     built = fx.Graph()
     values: dict[str, fx.Node] = {}
@@ -68,7 +71,7 @@ def build(
             news += [values[new] for _, new in assigned(node)]
             continue
         if node.target.startswith("comm."):
-            values[node.result.name] = _conversion(built, node, operands[0], groups)
+            values[node.result.name] = _conversion(built, node, operands[0], groups, sums)
             continue
         function: Callable[..., Any]
         args: tuple[Any, ...]
@@ -89,7 +92,7 @@ def build(
 
 
 def _conversion(
-    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup]
+    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup], sums: StepSums | None
 ) -> fx.Node:
     step = of_node(node)
     axis = step.forward.axis
@@ -98,7 +101,8 @@ def _conversion(
     if step.runtime_owned or axis == MICROBATCH_AXIS or axis not in groups:
         assert isinstance(operand, fx.Node)
         return operand
-    return built.call_function(conversion(step, groups[axis]), (operand,))
+    convert = conversion(step, groups[axis])
+    return built.call_function(sums.waiting(convert) if sums is not None and step.once else convert, (operand,))
 
 
 def _operand(operand: Operand, values: Mapping[str, fx.Node]) -> Any:

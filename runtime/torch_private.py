@@ -43,4 +43,4 @@ def spec_of(held: DTensor) -> Any:
 def wrapped(part: Tensor, spec: Any) -> DTensor:
     """A local tensor as a DTensor, unchecked. FSDP2 wraps its parameters so; ``DTensor.from_local`` takes ten times
     as long, because it is differentiable."""
-    return DTensor(part, spec, requires_grad=False)  # type: ignore[call-arg, arg-type]
+    return DTensor(part, spec, requires_grad=False)
