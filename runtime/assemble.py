@@ -15,6 +15,7 @@ from autopar.ir.errors import IRError
 from autopar.ir.graph import Graph, Node
 from autopar.ir.program import RNG_INPUT, Parameter, Program
 from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
+from autopar.runtime.compiled import Compile, compiled
 from autopar.runtime.devices import Here
 from autopar.runtime.dtensors import local_part
 from autopar.runtime.dtypes import TORCH_DTYPES
@@ -74,7 +75,7 @@ class Parts:
     sums: StepSums
 
 
-def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compile: bool) -> Parts:
+def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compile: Compile) -> Parts:
     """Requires: every rank calls it, in the same order. Each parameter is whole for a moment only."""
     described = {parameter.fqn: parameter for parameter in program.parameters}
     buffers = {fqn: store(p, whole, here) for fqn, p in described.items() if p.buffer}
@@ -114,9 +115,8 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
             raise IRError(f"{fqn} belongs to a block, and is used outside of it")
         return owner.read(fqn)
 
-    sums = StepSums()
-    modules = {b.name: build(b, here.coordinate, here.groups, here.device, sums=sums) for b in program.graph.blocks}
-    run = {name: torch.compile(module) if compile else module for name, module in modules.items()}
+    modules = {b.name: build(b, here.coordinate, here.groups, here.device) for b in program.graph.blocks}
+    run = {name: compiled(module.forward, compile) for name, module in modules.items()}
     made: dict[int, Callable[..., tuple[Tensor, ...]]] = {}
 
     def call_of(node: Node) -> Callable[..., tuple[Tensor, ...]]:
@@ -124,15 +124,18 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
             made[id(node)] = _call(program, node, run, owners, holders, read, updates)
         return made[id(node)]
 
-    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of, sums=sums)
+    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of)
     ahead = Runnable(program.graph, forward, top, read, updates)
     training = ahead
     if program.loss is not None and program.graph.outputs != (program.loss,):
         loss_only = needed(program.graph, (program.loss,))
-        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of, sums=sums)
+        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of)
         training = Runnable(loss_only, module, top, read, updates)
     skeleton = _skeleton(program, top, holders, buffers, names)
-    sums.bind(program.parameters, dict(skeleton.named_parameters()), here)
+    sums = StepSums(program.parameters, dict(skeleton.named_parameters()), here)
+    for holder in top.modules():
+        if isinstance(holder, Holder):
+            holder.sums = sums
     return Parts(
         skeleton=skeleton,
         top=top,

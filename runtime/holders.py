@@ -21,6 +21,7 @@ from autopar.runtime.devices import Here
 from autopar.runtime.dtensors import filled
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.reading import local_of
+from autopar.runtime.step_sums import StepSums
 
 
 class Holder(nn.Module):
@@ -36,6 +37,7 @@ class Holder(nn.Module):
         self.function: Callable[..., Any] | None = None
         self.inner = inner
         self.sharded = False
+        self.sums: StepSums | None = None
         self.described = {parameter.fqn: (f"p{i}", parameter) for i, (parameter, _) in enumerate(parameters)}
         for i, (_, held) in enumerate(parameters):
             self.register_parameter(f"p{i}", held)
@@ -53,6 +55,8 @@ class Holder(nn.Module):
         held: Tensor = getattr(self, name)
         if isinstance(held, DTensor):
             held = filled(local_of(held), parameter.layout, parameter.type.shape)
+        if self.sums is not None:
+            held = self.sums.now(parameter, held)
         dtype = TORCH_DTYPES[parameter.compute_dtype]
         return held if held.dtype == dtype else held.to(dtype)
 

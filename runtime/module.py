@@ -17,6 +17,7 @@ from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.runtime import inputs as entries
 from autopar.runtime import local
 from autopar.runtime.assemble import assemble
+from autopar.runtime.compiled import Compile
 from autopar.runtime.devices import here
 from autopar.runtime.dtensors import as_dtensor, gathered
 from autopar.runtime.holders import set_gradient_sync
@@ -40,7 +41,8 @@ class ParallelModule(nn.Module):
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
     ``forward``; without it, a tuple. ``calling`` finds the inputs in a call of the model; without it a call
     has the inputs themselves. ``padding``: how a smaller batch is filled up. ``training``: the mode of the model
-    that the program was made from. Making one is a collective of all ranks.
+    that the program was made from. ``compile``: compile each distinct block once (``compiled.py``). Making one is a
+    collective of all ranks.
 
     Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
     every ``train_step`` and ``forward`` raises by one. Neither is part of the state dict: who continues a run
@@ -58,7 +60,7 @@ class ParallelModule(nn.Module):
         restore: Restore | None = None,
         calling: entries.Calling | None = None,
         padding: Padding = NOT_PLANNED,
-        compile: bool = False,
+        compile: Compile = False,
         rng_seed: int = 0,
         training: bool = True,
     ) -> None:

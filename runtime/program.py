@@ -2,9 +2,9 @@
 
 Every node becomes one call of a function resolved beforehand. A block's module takes its inputs, then the
 tensors of its parameters, so that one module serves all instances of the block; the main graph takes its
-inputs, then the tensors of the parameters that it names itself. Conversions that FSDP2 performs, and those
-over microbatches, which the schedule performs, vanish. A module writes nothing: the new values of buffers end
-its outputs (``written``), for whoever runs it to store.
+inputs, then the tensors of the parameters that it names itself. What vanishes: conversions that FSDP2 performs,
+those over microbatches, which the schedule performs, and sums that wait for the end of a step (``step_sums.py``). A
+module writes nothing: the new values of buffers end its outputs (``written``), for whoever runs it to store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from autopar.ir.program import MICROBATCH_AXIS
 from autopar.runtime.collectives import conversion
 from autopar.runtime.moves import of_node
 from autopar.runtime.ops import bind
-from autopar.runtime.step_sums import StepSums
 
 # What stands for a ``call`` node: operands in, results out.
 Call = Callable[..., tuple[torch.Tensor, ...]]
@@ -49,13 +48,11 @@ def build(
     device: torch.device,
     *,
     calls: Callable[[Node], Call] | None = None,
-    sums: StepSums | None = None,
 ) -> fx.GraphModule:
     """The graph as a module: ``module(*inputs, *stored) -> outputs and new values of buffers, one tuple``.
 
     ``coordinate``: this device's position on each axis; ``groups``: its process group along each axis
-    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node; ``sums`` holds
-    what waits for the end of a step.
+    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node.
     """
     built = fx.Graph()
     values: dict[str, fx.Node] = {}
@@ -71,7 +68,7 @@ def build(
             news += [values[new] for _, new in assigned(node)]
             continue
         if node.target.startswith("comm."):
-            values[node.result.name] = _conversion(built, node, operands[0], groups, sums)
+            values[node.result.name] = _conversion(built, node, operands[0], groups)
             continue
         function: Callable[..., Any]
         args: tuple[Any, ...]
@@ -92,17 +89,16 @@ def build(
 
 
 def _conversion(
-    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup], sums: StepSums | None
+    built: fx.Graph, node: Node, operand: Any, groups: Mapping[str, dist.ProcessGroup]
 ) -> fx.Node:
     step = of_node(node)
     axis = step.forward.axis
     if axis == MICROBATCH_AXIS and step.forward.kind not in ("identity", "all_reduce"):
         raise IRError(f"{node.result.name} = {node.target}: no value but the loss crosses microbatches")
-    if step.runtime_owned or axis == MICROBATCH_AXIS or axis not in groups:
+    if step.runtime_owned or step.once or axis == MICROBATCH_AXIS or axis not in groups:
         assert isinstance(operand, fx.Node)
         return operand
-    convert = conversion(step, groups[axis])
-    return built.call_function(sums.waiting(convert) if sums is not None and step.once else convert, (operand,))
+    return built.call_function(conversion(step, groups[axis]), (operand,))
 
 
 def _operand(operand: Operand, values: Mapping[str, fx.Node]) -> Any:

@@ -7,7 +7,7 @@ user's own ``backward``) nothing waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,33 +16,30 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from autopar.ir.program import Parameter
+from autopar.runtime.collectives import conversion
 from autopar.runtime.devices import Here
+from autopar.runtime.moves import Move, TwoWay
 
 
 class StepSums:
-    """``waits`` while a step runs, whose end does what ``waiting`` conversions left out."""
+    """Of a program's parameters; ``held``: as the user sees them."""
 
-    def __init__(self) -> None:
-        self.waits = False
+    def __init__(self, described: Sequence[Parameter], held: Mapping[str, nn.Parameter], here: Here) -> None:
+        self._waits = False
         self._members: dict[tuple[str, ...], list[nn.Parameter]] = {}
-        self._groups: Mapping[str, dist.ProcessGroup] = {}
-
-    def bind(self, described: Sequence[Parameter], held: Mapping[str, nn.Parameter], here: Here) -> None:
-        """The parameters as their user sees them, made after the modules that compute with them."""
         self._groups = here.groups
+        self._converted = {axis: conversion(_sum_over(axis), group) for axis, group in here.groups.items()}
         for parameter in described:
             axes = tuple(axis for axis in parameter.step_axes if axis in here.groups)
             if axes and parameter.fqn in held:
                 self._members.setdefault(axes, []).append(held[parameter.fqn])
 
-    def waiting(self, convert: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """``convert``, or nothing while a step runs. Requires: its forward moves nothing."""
-
-        def late(x: Tensor) -> Tensor:
-            return x if self.waits else convert(x)
-
-        late.__name__ = f"once_{convert.__name__}"
-        return late
+    def now(self, parameter: Parameter, read: Tensor) -> Tensor:
+        """What a graph computes with: outside of a step its gradients are added up in the backward pass."""
+        for axis in () if self._waits or not read.requires_grad else parameter.step_axes:
+            if axis in self._converted:
+                read = self._converted[axis](read)
+        return read
 
     @contextmanager
     def once(self) -> Iterator[None]:
@@ -53,7 +50,7 @@ class StepSums:
         members = [parameter for found in self._members.values() for parameter in found]
         earlier = [parameter.grad for parameter in members]
         self._set(members, [None] * len(members))
-        self.waits = True
+        self._waits = True
         try:
             yield
             for axes, found in self._members.items():
@@ -62,7 +59,7 @@ class StepSums:
             self._set(members, [None] * len(members))  # parts of sums are nobody's gradients
             raise
         finally:
-            self.waits = False
+            self._waits = False
             self._set(members, [_joined(old, p.grad) for old, p in zip(earlier, members, strict=True)])
 
     def _add_up(self, gradients: Sequence[Tensor], axes: tuple[str, ...]) -> None:
@@ -81,6 +78,12 @@ class StepSums:
     def _set(members: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
         for parameter, gradient in zip(members, gradients, strict=True):
             parameter.grad = gradient
+
+
+def _sum_over(axis: str) -> TwoWay:
+    """R → R*."""
+    forward, backward = Move(kind="identity", axis=axis), Move(kind="all_reduce", axis=axis)
+    return TwoWay(forward=forward, backward=backward, differentiable=True)
 
 
 def _local(gradient: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ def test_a_norms_weights_wait_where_the_sequence_is_split() -> None:
     """Also over microbatches: their sum and the devices' change places."""
     time = {"mb": "d0"}
     for microbatches, more, layouts in ((1, {}, {}), (2, time, {"x": "mb:S(0)"})):
-        choices = dict.fromkeys("yl", {"tp": "d1", **more})
+        choices = {name: {"tp": "d1", **more} for name in "yl"}
         program = lowered(model_of(parse_graph(NORM)), TP, choices, layouts, microbatches=microbatches)
         assert axes(program) == {"w": ("tp",), "b": ("tp",)}
         assert len(late(program)) == 2

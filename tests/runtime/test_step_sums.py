@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from autopar.ir.errors import UsageError
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import Program
 from autopar.ir.text import parse_graph
@@ -68,7 +69,7 @@ def run() -> dict[str, Any]:
     found["same tensor"] = held is dict(module.named_parameters())["w"].grad
     try:
         module.train_step(batch(0)[:1])
-    except Exception as error:
+    except UsageError as error:
         found["refused"] = type(error).__name__
     found["after a refusal"] = gradients(module)
     module.zero_grad()
