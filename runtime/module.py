@@ -24,6 +24,7 @@ from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.padding import padded
 from autopar.runtime.parameters import Names, Whole
+from autopar.runtime.profiling import StepProfile, profile
 from autopar.runtime.random_words import at_microbatch, rng_state
 from autopar.runtime.unanimous import Unanimous
 
@@ -69,6 +70,7 @@ class ParallelModule(nn.Module):
         self.rng_step = 0
         self._made_for = training
         self._plan = plan
+        self._compiled = compile
         self._program = program
         self._here = here(program.mesh, device_mesh)
         self._inputs = entries.inputs_of(program)
@@ -134,6 +136,21 @@ class ParallelModule(nn.Module):
                 layout = _without_microbatches(self._program, value.layout)
                 outputs.append(as_dtensor(joined, layout, value.type.shape, self._here))
         return tuple(outputs) if self._restore is None else self._restore(outputs)
+
+    def profile(self, steps: int, *args: Any, **kwargs: Any) -> StepProfile:
+        """Measure ``steps`` steps on this rank's part of a batch, given as ``train_step`` takes it.
+
+        Returns time and memory beside the plan's figures; parameters, gradients, buffers and ``rng_step`` are
+        afterwards what they were. A collective of all ranks. Raises UsageError as ``train_step`` does, and for
+        fewer than 1 step.
+        """
+        at = self.rng_step
+        try:
+            return profile(
+                self, lambda: self.train_step(*args, **kwargs), steps, self._plan, compiled=bool(self._compiled)
+            )
+        finally:
+            self.rng_step = at
 
     def shard_inputs(self, batch: Any, *, pad: bool = False) -> Any:
         """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict.
