@@ -29,6 +29,14 @@ class Size:
 
 
 M50 = Size(layers=8, width=512, inner=1536, heads=8, vocabulary=24576, batch=2, length=256)
+# For one GPU, the largest first: parameters, gradients and AdamW's state in bf16 take 8 bytes a parameter.
+FOR_A_GPU = (
+    Size(layers=40, width=5120, inner=13824, heads=40, vocabulary=32000, batch=1, length=4096),  # 13 B
+    Size(layers=32, width=4096, inner=14336, heads=32, vocabulary=32000, batch=2, length=4096),  # 7.8 B
+    Size(layers=28, width=3072, inner=8192, heads=24, vocabulary=32000, batch=2, length=4096),  # 3.4 B
+    Size(layers=16, width=2048, inner=8192, heads=16, vocabulary=32000, batch=4, length=2048),  # 1.2 B
+    Size(layers=12, width=1024, inner=4096, heads=16, vocabulary=32000, batch=4, length=1024),  # 0.3 B
+)
 TINY = Size(layers=2, width=64, inner=128, heads=4, vocabulary=512, batch=2, length=32)
 
 
@@ -42,9 +50,14 @@ def llama(size: Size, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
         max_position_embeddings=size.length, use_cache=False, attn_implementation="sdpa", tie_word_embeddings=False,
     )  # fmt: skip
     torch.manual_seed(0)
-    with torch.device(device):
-        model: nn.Module = LlamaForCausalLM(config)
-    return model.train().to(dtype=dtype)
+    wide = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # never twice as large, not even for a moment
+    try:
+        with torch.device(device):
+            model: nn.Module = LlamaForCausalLM(config)
+    finally:
+        torch.set_default_dtype(wide)
+    return model.train()
 
 
 def batch(size: Size, index: int = 0) -> dict[str, Tensor]:

@@ -125,13 +125,17 @@ def _of_host(step: Callable[[], None], steps: int, *, compiled: bool) -> tuple[f
     """(step, compute, exposed, bubble): medians of this process."""
     rows = []
     for _ in range(steps):
-        collectives, messages = [0.0], [0.0]
-        with _timed_waits(collectives, messages):
+        collectives, messages, whole = [0.0], [0.0], [0.0]
+
+        def timed(whole: list[float] = whole) -> None:
             start = time.perf_counter()
-            in_graphs = _waits_of_graphs(step) if compiled else _nothing(step)
-            whole = time.perf_counter() - start
+            step()
+            whole[0] = time.perf_counter() - start
+
+        with _timed_waits(collectives, messages):
+            in_graphs = _waits_of_graphs(timed) if compiled else _nothing(timed)
         exposed = collectives[0] + in_graphs
-        rows.append((whole, max(0.0, whole - exposed - messages[0]), exposed, messages[0]))
+        rows.append((whole[0], max(0.0, whole[0] - exposed - messages[0]), exposed, messages[0]))
     step_s, compute_s, exposed_s, bubble_s = (statistics.median(column) for column in zip(*rows, strict=True))
     return step_s, compute_s, exposed_s, bubble_s
 
