@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime", description=__doc__)
     parser.add_argument("--pairs", type=int, default=30, help=f"interleaved pairs, at least {MIN_PAIRS}")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4], help="which numbers of processes")
+    parser.add_argument("--length", type=int, default=None, help="tokens of a sequence, where time is short")
     parser.add_argument("--tiny", action="store_true", help="a model of a few thousand parameters: does it run?")
     parser.add_argument("--out", type=Path, default=None, help="folder of the result; default benchmarks/results")
     options = parser.parse_args(argv)
@@ -98,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from benchmarks.llama import M50, TINY
 
     size, rows, kept = TINY if options.tiny else M50, [], True
+    size = replace(size, length=options.length or size.length)
     print(f"{size}; {options.pairs} pairs; ratio: autopar ÷ by hand, median [95 % interval] ± half its width")
     print(f"{'case':<20} {'autopar':>9} {'by hand':>9}  {'ratio of time':<31} {'ratio of CPU time':<31} limit")
     for processes in options.processes:

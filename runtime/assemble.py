@@ -115,7 +115,10 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
             raise IRError(f"{fqn} belongs to a block, and is used outside of it")
         return owner.read(fqn)
 
-    modules = {b.name: build(b, here.coordinate, here.groups, here.device) for b in program.graph.blocks}
+    overlap = not compile  # a compiler orders collectives itself
+    modules = {
+        b.name: build(b, here.coordinate, here.groups, here.device, overlap=overlap) for b in program.graph.blocks
+    }
     run = {name: compiled(module.forward, compile) for name, module in modules.items()}
     made: dict[int, Callable[..., tuple[Tensor, ...]]] = {}
 
@@ -124,12 +127,12 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
             made[id(node)] = _call(program, node, run, owners, holders, read, updates)
         return made[id(node)]
 
-    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of)
+    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of, overlap=True)
     ahead = Runnable(program.graph, forward, top, read, updates)
     training = ahead
     if program.loss is not None and program.graph.outputs != (program.loss,):
         loss_only = needed(program.graph, (program.loss,))
-        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of)
+        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of, overlap=True)
         training = Runnable(loss_only, module, top, read, updates)
     skeleton = _skeleton(program, top, holders, buffers, names)
     sums = StepSums(program.parameters, dict(skeleton.named_parameters()), here)

@@ -19,10 +19,15 @@ from torch import fx
 
 from autopar.ir.errors import IRError
 from autopar.ir.graph import ASSIGN, Graph, Node, Operand, assigned
+from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.runtime.collectives import conversion
 from autopar.runtime.moves import of_node
 from autopar.runtime.ops import bind
+from autopar.runtime.overlap import Sent, spread
+
+# Operations that are worth a collective's time.
+HEAVY = ("matmul", "attention", "conv")
 
 # What stands for a ``call`` node: operands in, results out.
 Call = Callable[..., tuple[torch.Tensor, ...]]
@@ -48,15 +53,19 @@ def build(
     device: torch.device,
     *,
     calls: Callable[[Node], Call] | None = None,
+    overlap: bool = False,
 ) -> fx.GraphModule:
     """The graph as a module: ``module(*inputs, *stored) -> outputs and new values of buffers, one tuple``.
 
     ``coordinate``: this device's position on each axis; ``groups``: its process group along each axis
-    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node.
+    (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node; with ``overlap``
+    collectives are waited for where their results are needed (``overlap.py``).
     """
     built = fx.Graph()
     values: dict[str, fx.Node] = {}
     news: list[fx.Node] = []
+    sent: list[Sent] = []
+    heavy: set[fx.Node] = set()
     for node in (*graph.sources("input"), *stored_nodes(graph)):
         values[node.result.name] = built.placeholder(_identifier(node.result.name))
     for node in graph.nodes:
@@ -68,7 +77,10 @@ def build(
             news += [values[new] for _, new in assigned(node)]
             continue
         if node.target.startswith("comm."):
-            values[node.result.name] = _conversion(built, node, operands[0], groups)
+            made = _conversion(built, node, operands[0], groups)
+            values[node.result.name] = made
+            if made is not operands[0]:
+                sent.append((made, of_node(node), groups[str(node.attr("axis"))]))
             continue
         function: Callable[..., Any]
         args: tuple[Any, ...]
@@ -80,9 +92,13 @@ def build(
         else:
             function, args, kwargs = bind(node, operands, coordinate, device)
         made = built.create_node("call_function", function, args, kwargs)
+        if node.target == "call" or row(node).op_class in HEAVY:
+            heavy.add(made)
         several = node.target == "call" or len(node.results) > 1 or _returns_list(function)
         for index, value in enumerate(node.results):
             values[value.name] = built.call_function(operator.getitem, (made, index)) if several else made
+    if overlap:
+        spread(built, sent, heavy)
     built.output((*(values[name] for name in graph.outputs), *news))
     built.lint()
     return fx.GraphModule(torch.nn.Module(), built, class_name=_identifier(graph.name))
