@@ -13,9 +13,11 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.runtime.live_memory import LiveMemory
-from autopar.runtime.profiling import Figures, StepProfile, _timed_waits, split_kernels
+from autopar.runtime.profiling import Figures, StepProfile, _timed_waits, _waits_of_graphs, split_kernels
 from tests.harness import run_processes
 from tests.parity.processes import NETWORKS
+from tests.runtime.trained import local as part_of
+from tests.runtime.trained import make as made_by_hand
 
 STEPS = 3
 
@@ -151,3 +153,15 @@ def test_live_memory_counts_a_storage_once_until_it_is_freed() -> None:
         assert live.peak_bytes == 8000
         d = torch.cat([c, c])
     assert live.peak_bytes == 4000 + 4000 + 8000 == 8000 + d.nbytes
+
+
+def waits_in_graphs() -> float:
+    """Seconds in the waits of a compiled block, which no ``Work`` tells of."""
+    module = made_by_hand({"tp": 2}, compile="aot_eager")
+    parts = part_of(module, 0)
+    module.train_step(**parts)
+    return _waits_of_graphs(lambda: module.train_step(**parts))
+
+
+def test_waits_in_compiled_graphs_are_seen() -> None:
+    assert all(seconds > 0 for seconds in run_processes(2, waits_in_graphs))
