@@ -160,7 +160,11 @@ def waits_in_graphs() -> float:
     module = made_by_hand({"tp": 2}, compile="aot_eager")
     parts = part_of(module, 0)
     module.train_step(**parts)
-    return _waits_of_graphs(lambda: module.train_step(**parts))
+
+    def step() -> None:
+        module.train_step(**parts)
+
+    return _waits_of_graphs(step)
 
 
 def test_waits_in_compiled_graphs_are_seen() -> None:
