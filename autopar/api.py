@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from autopar.arguments import Arguments, check
-from autopar.compiling import Readied, find_plan, lower_plan, ready
+from autopar.compiling import Readied, find_plan, lower_plan, pipeline_of, ready
 from autopar.compiling import check_fit as fits
 from autopar.cost_model import Cluster
 from autopar.hardware import local_device, running_cluster, start_process_group
@@ -119,15 +119,17 @@ def _assemble(
     if problem is not None or program is None or readied is None:
         raise problem or MismatchError("the model could not be prepared")
     agree(found.sha256, "the plan", device)
+    pipeline = pipeline_of(found, program)
+    whole_mesh = program.mesh if pipeline is None else pipeline.mesh
     mesh = init_device_mesh(
-        device.type, tuple(size for _, size in program.mesh.axes), mesh_dim_names=program.mesh.names
+        device.type, tuple(size for _, size in whole_mesh.axes), mesh_dim_names=whole_mesh.names
     )
     traced = readied.traced
     whole = _with_constants(tensors_of(model), traced.constants)
     return ParallelModule(
         program, mesh, whole if is_meta(model) else of_rank_0(whole, device), names=names_of(model), plan=found,
         restore=traced.out_spec.unflatten, calling=traced.calling, padding=padding_of(readied.model), compile=compile,
-        rng_seed=_shared_seed(device), training=model.training,
+        rng_seed=_shared_seed(device), training=model.training, pipeline=pipeline,
     )  # fmt: skip
 
 
@@ -170,5 +172,6 @@ def _arguments_of(found: Plan, loss_fn: Callable[..., Any] | None) -> Arguments:
     """The arguments that a plan was made with, as far as lowering needs them."""
     return check(
         cluster=Cluster.from_dict(found.cluster), optimizer=found.optimizer, mixed_precision=found.mixed_precision,
-        memory_budget=found.memory.budget_bytes, loss_fn=loss_fn, name=found.model, rng=found.rng,
+        memory_budget=found.memory.budget_bytes, loss_fn=loss_fn, name=found.model, rng=found.rng, mesh=found.mesh,
+        schedule=found.schedule,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from autopar.cost_model import (
 )
 from autopar.ir.constraints import Constraint
 from autopar.ir.errors import UsageError
+from autopar.ir.pipeline import LOOPED, LOOPS, PIPELINE_AXIS, SCHEDULES
 
 if TYPE_CHECKING:
     from autopar.passes.search import Limits
@@ -36,6 +37,7 @@ class Arguments:
     optimizer: str = "adamw"
     mixed_precision: str | None = None
     num_microbatches: int | None = None
+    schedule: str | None = None
     zero: int | None = None
     recompute: str | None = None
     loss_fn: Callable[..., Any] | None = None
@@ -44,12 +46,18 @@ class Arguments:
     name: str = "model"
     progress: Callable[[str], None] = lambda _: None
 
+    @property
+    def stages(self) -> int:
+        """Pipeline stages that the pinned mesh and schedule ask for; 1 without a pipeline."""
+        places = (self.mesh or {}).get(PIPELINE_AXIS, 1)
+        return places * (LOOPS if self.schedule in LOOPED else 1) if places > 1 else 1
+
     def limits(self) -> Limits:
         from autopar.passes.search import Limits
 
         return Limits(
             memory_bytes=self.memory_bytes, mesh=self.mesh, microbatches=self.num_microbatches,
-            time_limit_s=self.time_limit,
+            schedule=self.schedule, time_limit_s=self.time_limit,
         )  # fmt: skip
 
 
@@ -65,8 +73,15 @@ def check(
     wrong = [item for item in constraints if not isinstance(item, Constraint)]
     if wrong:
         raise UsageError(f"constraints holds {wrong[0]!r}; use autopar.replicate(...) and autopar.split(...)")
-    if schedule is not None:
-        raise UsageError(f"schedule={schedule!r}: pipeline schedules are not supported yet; leave it out")
+    schedule = schedule.lower() if isinstance(schedule, str) else schedule
+    _one_of("schedule", schedule, (None, *SCHEDULES))
+    if schedule is not None and (mesh or {}).get(PIPELINE_AXIS, 1) == 1:
+        raise UsageError(f"schedule={schedule!r} needs pipeline stages: give mesh a size of pp above 1")
+    if schedule == "zero_bubble" and zero == 3:
+        raise UsageError(
+            "schedule='zero_bubble' with zero=3 gives wrong gradients in torch (parameters sharded again after the "
+            "forward are not there for the split backward): take zero=2 or less, or another schedule"
+        )
     _one_of("optimizer", optimizer, OPTIMIZERS)
     _one_of("mixed_precision", mixed_precision, (None, "bf16", "fp16"))
     _one_of("zero", zero, (None, 0, 3))
@@ -85,7 +100,7 @@ def check(
         cluster=machines, profile=found, memory_bytes=budget or default_budget_bytes(machines, found),
         constraints=tuple(constraints), mesh=None if mesh is None else dict(mesh), optimizer=optimizer,
         mixed_precision=mixed_precision,
-        num_microbatches=num_microbatches, zero=zero, recompute=recompute, loss_fn=loss_fn, rng=rng,
+        num_microbatches=num_microbatches, schedule=schedule, zero=zero, recompute=recompute, loss_fn=loss_fn, rng=rng,
         time_limit=time_limit, name=name, progress=progress,
     )  # fmt: skip
 

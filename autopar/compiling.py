@@ -13,7 +13,9 @@ from torch import nn
 from autopar.arguments import Arguments
 from autopar.cost_model import axis_groups
 from autopar.ir.errors import MismatchError
+from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
+from autopar.ir.pipeline import PIPELINE_AXIS, Mark, Pipeline
 from autopar.ir.plan import Plan
 from autopar.ir.program import Program
 from autopar.passes.assignment import Assignment, from_plan
@@ -28,6 +30,7 @@ from autopar.passes.positions import positions
 from autopar.passes.prepare import canonical_graph, input_dims, prepare
 from autopar.passes.pricing import Pricing
 from autopar.passes.search import search
+from autopar.passes.stages import cut
 from autopar.passes.trace import Traced, trace
 
 
@@ -56,11 +59,19 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     graph = canonical_graph(traced.graph, rng=arguments.rng)
     settings = Settings(
         inputs=input_dims(graph), optimizer=arguments.optimizer, zero=arguments.zero, recompute=arguments.recompute,
-        constraints=arguments.constraints,
+        constraints=arguments.constraints, schedule=arguments.schedule,
     )  # fmt: skip
     made = prepare(graph, traced.loss_output, _stored(traced), settings, **how)
+    if calls_of(made.graph) < arguments.stages and "folded" not in how:
+        # fewer repeated layers than pipeline stages: these are cut between any two operations
+        made = prepare(graph, traced.loss_output, _stored(traced), settings, folded=False)
     seconds = {"trace_s": after_trace - start, "fold_s": time.perf_counter() - after_trace}
     return Readied(traced=traced, model=made, graph_nodes=len(graph.nodes), seconds=seconds)
+
+
+def calls_of(graph: Graph) -> int:
+    """Calls of repeated blocks in a main graph."""
+    return sum(int(str(node.attr("count"))) for node in graph.nodes if node.target == "call")
 
 
 def _stored(traced: Traced) -> Mapping[str, StoredParameter]:
@@ -104,14 +115,24 @@ def find_plan(readied: Readied, arguments: Arguments) -> tuple[Plan, Program]:
     return plan.model_copy(update={"search": search_facts, "plan_sha256": plan.sha256}), program
 
 
+def pipeline_of(plan: Plan, program: Program) -> Pipeline | None:
+    """The stages of a plan's program; None where it has no pipeline."""
+    if plan.schedule is None:
+        return None
+    mesh = Mesh(tuple((axis, plan.mesh[axis]) for axis in plan.axes))
+    marks = [Mark.parse(stage.mark) for stage in plan.stages]
+    return Pipeline(mesh=mesh, schedule=plan.schedule, stages=cut(program, marks))
+
+
 def lower_plan(readied: Readied, plan: Plan, arguments: Arguments) -> tuple[Program, Assignment]:
     """The program of a plan for this model. Raises MismatchError with the difference."""
     check_fit(readied, plan)
     model = readied.model
-    mesh = Mesh(tuple((axis, plan.mesh[axis]) for axis in plan.axes))
+    full = Mesh(tuple((axis, plan.mesh[axis]) for axis in plan.axes))
+    mesh = Mesh(tuple(axis for axis in full.axes if axis[0] != PIPELINE_AXIS))
     pricing = Pricing(
         mesh=with_time(mesh, plan.num_microbatches), cluster=arguments.cluster, profile=arguments.profile,
-        groups=axis_groups(mesh.axes, arguments.cluster),
+        groups=axis_groups(full.axes, arguments.cluster),
     )  # fmt: skip
     assignment = from_plan(plan.assignment, model, pricing.mesh)
     return lower(model, assignment, Conversions(pricing), plan.num_microbatches), assignment

@@ -37,6 +37,16 @@ class BlockInfo(Record):
     nodes: Count
 
 
+class StageInfo(Record):
+    """Where a pipeline stage begins: ``mark`` in the lowered program, ``where`` in the model's words.
+
+    The mark is the first result of a node, for a repeated layer with the number of the call (``%name/call``).
+    """
+
+    mark: str
+    where: str
+
+
 class GraphInfo(Record):
     nodes: Count
     folded_nodes: Count
@@ -55,7 +65,7 @@ class Memory(Record):
 
 
 class Collective(Record):
-    """``bytes``: payload per rank before it; ``count``: per step."""
+    """``bytes``: payload per rank before it; ``count``: per step. ``send`` is what goes to the next pipeline stage."""
 
     kind: str
     axis: str
@@ -140,6 +150,7 @@ class Plan(Record):
     axes: tuple[str, ...]
     schedule: str | None = None
     num_microbatches: Annotated[int, Field(ge=1)]
+    stages: tuple[StageInfo, ...] = ()
     optimizer: str
     mixed_precision: str | None
     rng: str = "exact"

@@ -85,17 +85,18 @@ def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tup
     return found
 
 
-def build(model: Model, found: Positions, pricing: Pricing, microbatches: int) -> Encoded:
-    """The problem of placing ``model`` on ``pricing.mesh``.
+def build(model: Model, found: Positions, pricing: Pricing, microbatches: int, *, live: int = 1) -> Encoded:
+    """The problem of placing ``model`` on ``pricing.mesh``. ``live``: microbatches held at once, as a pipeline does.
 
     Raises UnsupportedError naming the node if more than one microbatch is impossible.
     """
-    return _Builder(model, found, pricing, microbatches).build()
+    return _Builder(model, found, pricing, microbatches, live).build()
 
 
 class _Builder:
-    def __init__(self, model: Model, found: Positions, pricing: Pricing, microbatches: int) -> None:
+    def __init__(self, model: Model, found: Positions, pricing: Pricing, microbatches: int, live: int) -> None:
         self.model, self.found, self.pricing, self.microbatches = model, found, pricing, microbatches
+        self.live = live
         self.mesh: Mesh = pricing.mesh
         self.conversions = Conversions(pricing)
         self.partial = partial_axes(model.graph, model.rules, found, self.mesh)
@@ -121,7 +122,7 @@ class _Builder:
 
     def _segment(self, graph: Graph, *, root: bool) -> SegmentBuilder:
         modes = self.model.settings.modes(self.mesh, block=not root)
-        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions)
+        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions, self.live)
         self.segments[graph.name] = builder
         return builder
 
@@ -311,7 +312,7 @@ class _Builder:
         for name in carried:
             fact = self.model.facts[block.name, name]
             sizes = np.array([local_bytes(layout, fact.type) for layout in have.layouts[name]], dtype=np.int64)
-            held = np.where(inner.dropped, sizes[:, None], 0)
+            held = np.where(inner.dropped, self.live * sizes[:, None], 0)
             inner.tables.append(inner.memory((have.variable[name], inner.mode), held))
 
     def _edges(self, graph: Graph, into: SegmentBuilder, values: _Values, *, root: bool) -> None:

@@ -37,7 +37,7 @@ class Settings:
     """What the user fixed or left free (None), and what the model is.
 
     ``inputs``: (batch dim, sequence dim) of each input.
-    ``constraints``: what the user demands of parameters.
+    ``constraints``: what the user demands of parameters. ``schedule``: of the pipeline, if there is one.
     """
 
     inputs: Mapping[str, tuple[int | None, int | None]]
@@ -45,11 +45,14 @@ class Settings:
     zero: int | None = None
     recompute: str | None = None
     constraints: tuple[Constraint, ...] = ()
+    schedule: str | None = None
 
     def modes(self, mesh: Mesh, *, block: bool) -> tuple[Mode, ...]:
         """Modes of a block, or of the root, which is never recomputed."""
         sharded = any(mesh.size(axis) > 1 for axis in mesh.names if reduces_gradients(axis))
-        levels = (self.zero,) if self.zero is not None else (0, 3) if sharded else (0,)
+        levels: tuple[int, ...] = (self.zero,) if self.zero is not None else (0, 3) if sharded else (0,)
+        if self.schedule == "zero_bubble":  # torch: wrong gradients where parameters are sharded again after forward
+            levels = tuple(level for level in levels if level != 3)
         flags = (
             {None: (False, True), "none": (False,), "full": (True,)}[self.recompute] if block else (False,)
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from autopar.ir.errors import UsageError
 from autopar.ir.mesh import Mesh
+from autopar.ir.pipeline import PIPELINE_AXIS
 
 # Searched axes, outermost first: tensor parallelism talks most and stays among neighbours.
 SEARCHED_AXES = ("dp", "cp", "tp")
@@ -38,16 +39,30 @@ def mixed_meshes(world_size: int, batch: int) -> Iterator[Mesh]:
         yield Mesh(((MIXED_AXIS, world_size),))
 
 
-def pinned_meshes(pinned: Mapping[str, int], world_size: int) -> Iterator[Mesh]:
-    """Meshes with the axes given, in the order given; -1 leaves a size free.
+def pipeline_places(pinned: Mapping[str, int], world_size: int) -> tuple[int, ...]:
+    """Sizes of the pipeline axis that are tried: 1 if it is not named. Raises UsageError where it fits no world."""
+    size = pinned.get(PIPELINE_AXIS, 1)
+    if size == -1:
+        return divisors(world_size)
+    if size < 1 or world_size % size:
+        works = ", ".join(map(str, divisors(world_size)))
+        raise UsageError(f"mesh pp={size} does not divide the {world_size} devices: sizes that work are {works}")
+    return (size,)
 
-    Raises UsageError where no size fits the world, or for pipeline stages, which are not built yet.
+
+def with_pipeline(mesh: Mesh, order: tuple[str, ...], places: int) -> Mesh:
+    """The mesh of all processes: ``pp`` where the user named it, axes that were not named behind."""
+    sizes = {**dict(mesh.axes), PIPELINE_AXIS: places}
+    names = [*(axis for axis in order if axis in sizes), *(axis for axis in sizes if axis not in order)]
+    return Mesh(tuple((axis, sizes[axis]) for axis in names))
+
+
+def pinned_meshes(pinned: Mapping[str, int], world_size: int) -> Iterator[Mesh]:
+    """Meshes of one pipeline stage with the axes given, in the order given; -1 leaves a size free.
+
+    Raises UsageError where no size fits the world.
     """
-    if pinned.get("pp", 1) not in (1, -1):
-        raise UsageError(
-            f"mesh pp={pinned['pp']}: pipeline stages are not supported yet; leave pp out or set it to 1"
-        )
-    axes = {axis: size for axis, size in pinned.items() if axis != "pp"}
+    axes = {axis: size for axis, size in pinned.items() if axis != PIPELINE_AXIS}
     bad = [axis for axis, size in axes.items() if size != -1 and size < 1]
     if bad or "mb" in axes:
         raise UsageError(

@@ -19,7 +19,7 @@ from autopar.ir.plan import (
     ProfileInfo,
     StepTime,
 )
-from autopar.ir.program import RNG_INPUT, Program
+from autopar.ir.program import RNG_INPUT, Parameter, Program
 from autopar.ir.registry import REGISTERED, described
 from autopar.ir.text import print_graph
 from autopar.ir.types import TensorType
@@ -30,6 +30,7 @@ from autopar.passes.patterns import patterns
 from autopar.passes.positions import all_graphs
 from autopar.passes.prologue import without_time
 from autopar.passes.search import Found
+from autopar.passes.stage_account import largest_place, place_collectives, stage_infos
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,14 @@ def registered_rules(model: Model) -> dict[str, str]:
 def make_plan(model: Model, found: Found, assignment: Assignment, program: Program, request: Request) -> Plan:
     """Requires: ``program`` is the lowering of ``assignment``, which is ``found``'s."""
     items = list(work(model, assignment, found.pricing, found.microbatches))
-    objective_ns = found.solution.objective_ns
-    compute = min(compute_ns(items, found.pricing), objective_ns)
+    objective_ns, bubble_ns, share = found.objective_ns, 0, 1
+    peaks: tuple[int, ...] = (found.solution.bytes,)
+    held = program.parameters
+    if found.pipeline is not None:
+        shape, stages = found.pipeline
+        bubble_ns, peaks, share = stages.bubble_ns, stages.bytes, shape.places
+        held = largest_place(program, stages, shape)
+    compute = min(compute_ns(items, found.pricing) // share, objective_ns - bubble_ns)
     gap = (objective_ns - found.bound_ns) / objective_ns if objective_ns else 0.0
     used, kept = _placements(model, assignment, program, found.mesh)
     modes = _modes(model, assignment)
@@ -75,14 +82,18 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
         model=request.name, cluster=cluster.to_dict(), world_size=cluster.world_size,
         objective_s=objective_ns / 1e9, lower_bound_s=found.bound_ns / 1e9, gap=gap, proven_optimal=gap <= 1e-6,
         status="optimal" if gap <= 1e-6 else "feasible" if found.complete else "time limit",
-        mesh=dict(found.mesh.axes), axes=found.mesh.names, num_microbatches=found.microbatches,
+        mesh=dict(found.full.axes), axes=found.full.names, num_microbatches=found.microbatches,
+        schedule=found.pipeline[0].schedule if found.pipeline else None,
+        stages=stage_infos(program, found.pipeline[1].marks) if found.pipeline else (),
         optimizer=model.settings.optimizer,
         mixed_precision=request.mixed_precision, rng=request.rng,
         zero={name: zero for name, (zero, _) in modes.items()},
         recompute={name: text for name, (_, text) in modes.items()},
-        step_time_s=StepTime(compute=compute / 1e9, exposed_comm=(objective_ns - compute) / 1e9, bubble=0.0),
+        step_time_s=StepTime(
+            compute=compute / 1e9, exposed_comm=(objective_ns - bubble_ns - compute) / 1e9, bubble=bubble_ns / 1e9
+        ),
         memory=Memory(
-            budget_bytes=request.memory_bytes, peak_bytes=(found.solution.bytes,), parts=_memory(model, found, program)
+            budget_bytes=request.memory_bytes, peak_bytes=peaks, parts=_memory(model, found, program, held, max(peaks))
         ),
         blocks=tuple(
             BlockInfo(name=block.name, count=_calls(model.graph, block.name), nodes=_operations(block))
@@ -92,7 +103,8 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
             nodes=request.graph_nodes,
             folded_nodes=_operations(model.graph) + sum(map(_operations, model.graph.blocks)),
         ),
-        placements=used, storage=kept, islands=islands(items), collectives=collectives(program),
+        placements=used, storage=kept, islands=islands(items),
+        collectives=collectives(program) if not found.pipeline else place_collectives(program, *found.pipeline),
         profile=ProfileInfo(name=profile.name, sha256=profile.sha256, priced=priced(items, found.pricing)),
         fingerprint=fingerprint(model, request.tied), assignment=to_plan(assignment),
         search={
@@ -187,11 +199,13 @@ def _used(model: Model, assignment: Assignment) -> Mapping[str, Layout]:
     return found
 
 
-def _memory(model: Model, found: Found, program: Program) -> dict[str, int]:
+def _memory(
+    model: Model, found: Found, program: Program, held: tuple[Parameter, ...], peak_bytes: int
+) -> dict[str, int]:
     """Bytes on one device by what they are for; activations are what is left of the total."""
     parts = {"parameters": 0, "gradients": 0, "optimizer": 0}
     levels = _levels(model, found.assignment)
-    for parameter in program.parameters:
+    for parameter in held:
         owned = (
             parameter.runtime_axes if levels.get(parameter.fqn, found.assignment.main.mode.zero) == 3 else ()
         )
@@ -208,5 +222,5 @@ def _memory(model: Model, found: Found, program: Program) -> dict[str, int]:
             )
             parts["optimizer"] += -(-state // share)
     parts["transient"] = found.solution.transient_bytes
-    rest = found.solution.bytes - sum(parts.values())
+    rest = peak_bytes - sum(parts.values())
     return {**parts, "activations": max(0, rest)}

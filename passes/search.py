@@ -11,11 +11,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autopar.cost_model import Cluster, CostProfile, axis_groups
+from autopar.cost_model import Cluster, CostProfile, axis_groups, optimizer_state_bytes
 from autopar.ir.errors import InfeasibleError, LimitReachedError, UnsupportedError
 from autopar.ir.mesh import Mesh
+from autopar.ir.pipeline import PIPELINE_AXIS
+from autopar.ir.program import Parameter
 from autopar.passes.assignment import Assignment, decode
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
@@ -25,34 +27,54 @@ from autopar.passes.candidates import (
     microbatch_counts,
     mixed_meshes,
     pinned_meshes,
+    pipeline_places,
     searched_meshes,
+    with_pipeline,
 )
+from autopar.passes.conversions import Conversions
+from autopar.passes.lower import lower
+from autopar.passes.pipelining import Arrangement, Shape, arrange, shapes
 from autopar.passes.positions import Positions, positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import Solution, solve
+from autopar.passes.stage_account import copies_bytes
 from autopar.passes.uniform import uniform
+from autopar.passes.units import units_of
 
 UNLIMITED_BYTES = 10**15
 # Axes bound to the batch or to parameters make plans that are easier to read: one that is bound to nothing must be
 # faster by this factor. What it could have gained counts in the gap.
 MIXED_PAYS = 0.99
+# Leaner placements that are tried for one pipeline before it is taken not to fit.
+LEANER = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the search may use. ``mesh`` pins axes (None: searched), ``microbatches`` their number."""
+    """What the search may use. ``mesh`` pins axes (None: searched), ``microbatches`` their number.
+
+    Pipelines are tried where ``mesh`` has the axis ``pp``.
+    """
 
     memory_bytes: int
     mesh: Mapping[str, int] | None = None
     microbatches: int | None = None
+    schedule: str | None = None
     time_limit_s: float = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """The best plan and what was proven about all others. ``complete``: no candidate was left out."""
+    """The best plan and what was proven about all others. ``complete``: no candidate was left out.
+
+    ``mesh`` is that of a stage where there is a ``pipeline``, ``full`` that of all processes; ``objective_ns`` is the
+    time of the whole step.
+    """
 
     mesh: Mesh
+    full: Mesh
+    objective_ns: int
+    pipeline: tuple[Shape, Arrangement] | None
     microbatches: int
     pricing: Pricing
     encoded: Encoded
@@ -69,14 +91,32 @@ class Found:
 class _Candidate:
     """One mesh with a number of microbatches; ``bound_ns`` holds for it and for all larger numbers.
 
-    ``handicap``: what its times are multiplied with when they are compared.
+    ``full``: the mesh of all processes, which has the pipeline's axis besides.
+    ``handicap``: what its times are multiplied with when they are compared; ``scale``: what the time of all work on
+    one place is multiplied with to be that of the step.
     """
 
     bound_ns: int
     mesh: Mesh
     count: int
     more: tuple[int, ...]
+    full: Mesh
     handicap: float = 1.0
+    shape: Shape | None = None
+
+    @property
+    def scale(self) -> float:
+        return 1.0 if self.shape is None else self.shape.stretch / self.shape.places
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    candidate: _Candidate
+    solution: Solution
+    encoded: Encoded
+    pricing: Pricing
+    objective_ns: int
+    cut: Arrangement | None = None
 
 
 @dataclass(eq=False)
@@ -89,7 +129,7 @@ class _Search:
     progress: Callable[[str], None]
     started: float = field(default_factory=time.monotonic)
     best_ns: float = 0.0  # of the best, with its handicap
-    best: tuple[Solution, Encoded, Pricing, Mesh, int] | None = None
+    best: _Best | None = None
     closest: tuple[Solution, Mesh, int] | None = None
     refused: UnsupportedError | InfeasibleError | None = None
     evaluations: int = 0
@@ -97,22 +137,24 @@ class _Search:
     complete: bool = True
     bounds: list[int] = field(default_factory=list)
 
-    def encode(self, mesh: Mesh, count: int) -> tuple[Encoded, Pricing] | None:
+    def encode(self, mesh: Mesh, full: Mesh, count: int, live: int = 1) -> tuple[Encoded, Pricing] | None:
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
         self.candidates += 1
-        groups = axis_groups(mesh.axes, self.cluster)
+        groups = axis_groups(full.axes, self.cluster)
         pricing = Pricing(
             mesh=with_time(mesh, count), cluster=self.cluster, profile=self.profile, groups=groups
         )
         try:
-            return build(self.model, self.found, pricing, count), pricing
+            return build(self.model, self.found, pricing, count, live=live), pricing
         except (UnsupportedError, InfeasibleError) as error:
             self.refused = error
             return None
 
-    def bounded(self, mesh: Mesh, counts: tuple[int, ...]) -> _Candidate | None:
+    def bounded(
+        self, mesh: Mesh, counts: tuple[int, ...], full: Mesh, shape: Shape | None = None
+    ) -> _Candidate | None:
         """The first number of microbatches with its bound, memory ignored."""
-        encoded = self.encode(mesh, counts[0])
+        encoded = self.encode(mesh, full, counts[0])
         if encoded is None:
             return None
         free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
@@ -124,11 +166,14 @@ class _Search:
             )
             return None
         handicap = 1 / MIXED_PAYS if self.limits.mesh is None and MIXED_AXIS in mesh.names else 1.0
-        return _Candidate(bound_ns=free.bound_ns, mesh=mesh, count=counts[0], more=counts[1:], handicap=handicap)
+        return _Candidate(
+            bound_ns=free.bound_ns, mesh=mesh, count=counts[0], more=counts[1:], full=full, handicap=handicap,
+            shape=shape,
+        )  # fmt: skip
 
     def settle(self, candidate: _Candidate) -> bool:
         """Solve one candidate under the memory limit; True if more microbatches may do better."""
-        encoded = self.encode(candidate.mesh, candidate.count)
+        encoded = self.encode(candidate.mesh, candidate.full, candidate.count)
         if encoded is None:
             return False
         problem, budget = encoded[0].problem, self.limits.memory_bytes
@@ -145,27 +190,85 @@ class _Search:
             and solution.bytes <= budget
         )
         if fits and (above is None or solution.objective_ns < above):
-            self.best = solution, *encoded, candidate.mesh, candidate.count
-            self.best_ns = solution.objective_ns * candidate.handicap
-            self.progress(f"mesh({candidate.mesh}) × {candidate.count}: {solution.objective_ns / 1e9:.4g} s")
+            self._take(candidate, _Best(candidate, solution, *encoded, solution.objective_ns))
         if self.closest is None or solution.bytes < self.closest[0].bytes:
             self.closest = solution, candidate.mesh, candidate.count
         return not (fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns)
+
+    def settle_pipeline(self, candidate: _Candidate, shape: Shape) -> None:
+        """Place the model for one stage's devices within the memory of all stages, then cut it.
+
+        Every call is taken to hold as many microbatches as the first stage does. A cut that does not fit asks for a
+        leaner placement. What is proven is the bound without memory.
+        """
+        self.bounds.append(int(candidate.bound_ns * candidate.scale))
+        made = [
+            self.encode(candidate.mesh, candidate.full, candidate.count, live) for live in (shape.most_live, 0, 1)
+        ]
+        if made[0] is None or made[1] is None or made[2] is None:
+            return
+        (encoded, pricing), (lean, _), (full, _) = made[0], made[1], made[2]
+        budget = self.limits.memory_bytes * shape.places
+        for _ in range(LEANER):
+            solution = solve(encoded.problem, memory_bytes=budget, effort=1)
+            self.evaluations += solution.evaluations
+            if not solution.found or solution.bytes > budget:
+                self._near(candidate, shape, solution)
+                return
+            solution = uniform(encoded.problem, solution, budget)
+            assignment = decode(self.model, encoded, solution, pricing.mesh)
+            program = lower(self.model, assignment, Conversions(pricing), candidate.count)
+            calls = sum(count for node in lean.calls if isinstance(count := node.attr("count"), int))
+            units = units_of(self.model, program, solution, lean, full, anywhere=calls < shape.stages)
+            cut = arrange(units, shape, pricing, self.limits.memory_bytes)
+            if cut is not None:
+                copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
+                cut = replace(cut, bytes=tuple(a + b for a, b in zip(cut.bytes, copies, strict=True)))
+            if cut is not None and max(cut.bytes) <= self.limits.memory_bytes:
+                if self.best is None or cut.objective_ns < self.best_ns:
+                    self._take(candidate, _Best(candidate, solution, encoded, pricing, cut.objective_ns, cut))
+                return
+            if len(units) < shape.stages:
+                self.refused = UnsupportedError(
+                    f"{shape.stages} pipeline stages, but the model has only {len(units)} parts to cut it into"
+                )
+                return
+            self._near(candidate, shape, solution)
+            budget = int(min(budget, solution.bytes) * 0.93)
+
+    def _near(self, candidate: _Candidate, shape: Shape, solution: Solution) -> None:
+        """Remember a placement that did not fit, by what it needs of one place."""
+        share = replace(
+            solution, bytes=-(-solution.bytes // shape.places), least_bytes=solution.least_bytes // shape.places
+        )
+        if self.closest is None or share.bytes < self.closest[0].bytes:
+            self.closest = share, candidate.full, candidate.count
+
+    def _state_bytes(self, parameter: Parameter) -> int:
+        local = parameter.layout.local_shape(parameter.type.shape)
+        return optimizer_state_bytes(self.model.settings.optimizer, local, parameter.type.dtype, self.profile)
+
+    def _take(self, candidate: _Candidate, best: _Best) -> None:
+        self.best, self.best_ns = best, best.objective_ns * candidate.handicap
+        self.progress(f"mesh({candidate.full}) × {candidate.count}: {best.objective_ns / 1e9:.4g} s")
 
     def run(self, candidates: list[_Candidate], *, hooked: bool) -> None:
         """Best bound first; ends when no bound is below the best objective."""
         waiting = list(candidates)
         while waiting:
-            waiting.sort(key=lambda c: (c.bound_ns * c.handicap, c.mesh.axes, c.count))
+            waiting.sort(key=lambda c: (c.bound_ns * c.scale * c.handicap, c.full.axes, c.count))
             candidate = waiting.pop(0)
             if self.best is not None:
                 late = time.monotonic() - self.started > self.limits.time_limit_s
-                if candidate.bound_ns * candidate.handicap >= self.best_ns or late:
+                if candidate.bound_ns * candidate.scale * candidate.handicap >= self.best_ns or late:
                     self.complete = not late
-                    self.bounds += [left.bound_ns for left in (candidate, *waiting)]
+                    self.bounds += [int(left.bound_ns * left.scale) for left in (candidate, *waiting)]
                     return
+            if candidate.shape is not None:
+                self.settle_pipeline(candidate, candidate.shape)
+                continue
             if (self.settle(candidate) or hooked) and candidate.more:
-                larger = self.bounded(candidate.mesh, candidate.more)
+                larger = self.bounded(candidate.mesh, candidate.more, candidate.full)
                 if larger is not None:
                     waiting.append(larger)
 
@@ -182,30 +285,43 @@ def search(
     inputs = model.settings.inputs
     state = _Search(model, cluster, profile, limits, positions(model.graph, model.rules, inputs), progress)
     batch, sequence = _extents(model)
-    world = cluster.world_size
-    tried = pinned_meshes(limits.mesh, world) if limits.mesh is not None else itertools.chain(
-        searched_meshes(world, batch or 1, sequence), mixed_meshes(world, batch or 1)
-    )  # fmt: skip
-    meshes = fitting(tried, batch, sequence, limits.microbatches)
+    pinned = limits.mesh or {}
     found = []
-    for mesh in meshes:
-        counts = (
-            microbatch_counts(batch or 1, mesh.size("dp") * mesh.size(MIXED_AXIS))
-            if limits.microbatches is None
-            else (limits.microbatches,)
-        )
-        candidate = state.bounded(mesh, counts)
-        if candidate is not None:
-            found.append(candidate)
-    state.run(found, hooked=profile.has_compute_hook or profile.has_collective_hook)
+    for places in pipeline_places(pinned, cluster.world_size):
+        world = cluster.world_size // places
+        tried = pinned_meshes(pinned, world) if limits.mesh is not None else itertools.chain(
+            searched_meshes(world, batch or 1, sequence), mixed_meshes(world, batch or 1)
+        )  # fmt: skip
+        for mesh in fitting(tried, batch, sequence, limits.microbatches):
+            counts = (
+                microbatch_counts(batch or 1, mesh.size("dp") * mesh.size(MIXED_AXIS))
+                if limits.microbatches is None
+                else (limits.microbatches,)
+            )
+            if places == 1:
+                found.append(state.bounded(mesh, counts, mesh))
+                continue
+            full = with_pipeline(mesh, tuple(pinned), places)
+            found += [
+                state.bounded(mesh, (shape.microbatches,), full, shape)
+                for shape in shapes(limits.schedule, places, counts, strict=pinned.get(PIPELINE_AXIS) == places)
+            ]
+    known = [candidate for candidate in found if candidate is not None]
+    state.run(known, hooked=profile.has_compute_hook or profile.has_collective_hook)
     if state.best is None:
         raise _failure(state)
-    solution, encoded, pricing, mesh, count = state.best
-    solution = uniform(encoded.problem, solution, limits.memory_bytes)
+    best = state.best
+    solution, candidate = best.solution, best.candidate
+    objective_ns = best.objective_ns
+    if best.cut is None:
+        solution = uniform(best.encoded.problem, solution, limits.memory_bytes)
+        objective_ns = solution.objective_ns
     return Found(
-        mesh=mesh, microbatches=count, pricing=pricing, encoded=encoded, solution=solution,
-        assignment=decode(model, encoded, solution, pricing.mesh),
-        bound_ns=min(*state.bounds, solution.objective_ns), complete=state.complete, evaluations=state.evaluations,
+        mesh=candidate.mesh, full=candidate.full, objective_ns=objective_ns,
+        pipeline=None if best.cut is None or candidate.shape is None else (candidate.shape, best.cut),
+        microbatches=candidate.count, pricing=best.pricing, encoded=best.encoded, solution=solution,
+        assignment=decode(model, best.encoded, solution, best.pricing.mesh),
+        bound_ns=min(*state.bounds, objective_ns), complete=state.complete, evaluations=state.evaluations,
         candidates=state.candidates, variables=solution.variables,
     )  # fmt: skip
 

@@ -40,12 +40,13 @@ class Consumer:
 
 @dataclass(eq=False)
 class SegmentBuilder:
-    """Collects variables and tables; variable 0 is the mode."""
+    """Collects variables and tables; variable 0 is the mode. ``live``: microbatches that are held at once."""
 
     name: str
     modes: tuple[Mode, ...]
     microbatches: int
     conversions: Conversions
+    live: int = 1
     variables: list[Variable] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
@@ -71,7 +72,7 @@ class SegmentBuilder:
     def by_mode(self, saved: IntArray) -> tuple[IntArray, IntArray]:
         """Saved bytes as (held through the step, held while the block runs backward), a mode axis appended."""
         both = np.repeat(saved[..., None], len(self.modes), axis=-1)
-        return np.where(self.dropped, 0, both), np.where(self.dropped, both, 0)
+        return np.where(self.dropped, 0, self.live * both), np.where(self.dropped, both, 0)
 
     def node(
         self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray

@@ -15,6 +15,7 @@ from autopar.ir.errors import MismatchError
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.layout import Layout, Placement, R, Shard
 from autopar.ir.mesh import Mesh
+from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.ir.plan import Plan
 from autopar.ir.plan import Variant as PlanVariant
 from autopar.passes.assignment import Assignment, Variant
@@ -90,7 +91,8 @@ class _Transfer:
     def run(self) -> Transferred:
         plan, model = self.plan, self.model
         self.mesh = self.conversions.pricing.mesh
-        self.planned = with_time(Mesh(tuple((a, plan.mesh[a]) for a in plan.axes)), plan.num_microbatches)
+        axes = tuple((axis, plan.mesh[axis]) for axis in plan.axes if axis != PIPELINE_AXIS)
+        self.planned = with_time(Mesh(axes), plan.num_microbatches)
         self.found = positions(model.graph, model.rules, model.settings.inputs)
         self.partial = partial_axes(model.graph, model.rules, self.found, self.mesh)
         graphs = {graph.name: graph for graph in all_graphs(model.graph)}

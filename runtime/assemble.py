@@ -17,11 +17,10 @@ from autopar.ir.program import RNG_INPUT, Parameter, Program
 from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
 from autopar.runtime.compiled import Compile, compiled
 from autopar.runtime.devices import Here
-from autopar.runtime.dtensors import local_part
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.holders import Holder, make_holder
 from autopar.runtime.inputs import graph_inputs
-from autopar.runtime.parameters import Names, Part, Whole, register, store
+from autopar.runtime.parameters import Names, Part, Stored, register
 from autopar.runtime.program import build, stored_nodes, written
 from autopar.runtime.step_sums import StepSums
 from autopar.runtime.updates import Updates
@@ -65,9 +64,12 @@ class Runnable:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a program is made of here. ``training`` returns the loss alone, ``forward`` every output."""
+    """What a program is made of here. ``training`` returns the loss alone, ``forward`` every output.
 
-    skeleton: nn.Module
+    ``tensors``: parameters and buffers by name, as they are outside of a forward.
+    """
+
+    tensors: Mapping[str, Tensor]
     top: Holder
     training: Runnable
     forward: Runnable
@@ -75,13 +77,16 @@ class Parts:
     sums: StepSums
 
 
-def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compile: Compile) -> Parts:
+def assemble(program: Program, here: Here, given: Stored, *, compile: Compile) -> Parts:
     """Requires: every rank calls it, in the same order. Each parameter is whole for a moment only."""
     described = {parameter.fqn: parameter for parameter in program.parameters}
-    buffers = {fqn: store(p, whole, here) for fqn, p in described.items() if p.buffer}
+    buffers = {fqn: given.tensor(p) for fqn, p in described.items() if p.buffer}
     for graph in (program.graph, *([program.prologue] if program.prologue else [])):
         for node in graph.sources("constant"):
-            _constant(node, described, buffers, whole, here)
+            name = str(node.attr("fqn"))
+            if name not in buffers and name not in described:
+                assert node.result.layout is not None
+                buffers[name] = given.constant(name, node.result.layout)
     owners = owners_of(program)
     by_group: dict[str, list[Parameter]] = {"": []}
     for parameter in program.parameters:
@@ -90,13 +95,13 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
     holders: dict[str, Holder] = {}
     for group, members in by_group.items():
         if group:
-            held = [(p, _parameter(p, whole, here)) for p in members]
+            held = [(p, _parameter(p, given)) for p in members]
             zero = program.zero.get(owners[members[0].fqn][1], 0)
             holders[group] = make_holder(held, here, zero=zero)
     runtime_axes = [tuple(a for a in p.runtime_axes if a in here.groups) for p in program.parameters]
     most = Counter(axes for axes in runtime_axes if axes).most_common(1)
     top = make_holder(
-        [(p, _parameter(p, whole, here)) for p in by_group[""]],
+        [(p, _parameter(p, given)) for p in by_group[""]],
         here,
         zero=program.zero.get("", 0),
         reshard=False,
@@ -134,13 +139,13 @@ def assemble(program: Program, here: Here, whole: Whole, names: Names, *, compil
         loss_only = needed(program.graph, (program.loss,))
         module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of, overlap=True)
         training = Runnable(loss_only, module, top, read, updates)
-    skeleton = _skeleton(program, top, holders, buffers, names)
-    sums = StepSums(program.parameters, dict(skeleton.named_parameters()), here)
+    tensors = _tensors(program, top, holders, buffers)
+    sums = StepSums(program.parameters, tensors, here)
     for holder in top.modules():
         if isinstance(holder, Holder):
             holder.sums = sums
     return Parts(
-        skeleton=skeleton,
+        tensors=tensors,
         top=top,
         training=training,
         forward=ahead,
@@ -245,31 +250,26 @@ def _buffer(tensor: Tensor, described: Parameter | None) -> Tensor:
     return part if described is None else part.to(TORCH_DTYPES[described.compute_dtype])
 
 
-def _skeleton(
-    program: Program, top: Holder, holders: Mapping[str, Holder], buffers: Mapping[str, Tensor], names: Names
-) -> nn.Module:
-    """Filled after ``fully_shard``, which replaced the parameters of the holders."""
+def _tensors(
+    program: Program, top: Holder, holders: Mapping[str, Holder], buffers: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Read after ``fully_shard``, which replaced the parameters of the holders."""
     held = top.all_held()
     for holder in holders.values():
         held.update(holder.all_held())
-    tensors = {p.fqn: buffers[p.fqn] if p.buffer else held[p.fqn] for p in program.parameters}
-    tensors |= {alias: tensors[name] for alias, name in names.aliases.items() if name in tensors}
-    skeleton = Part()
+    return {p.fqn: buffers[p.fqn] if p.buffer else held[p.fqn] for p in program.parameters}
+
+
+def skeleton(tensors: Mapping[str, Tensor], names: Names) -> nn.Module:
+    """Modules that hold the tensors under their original names and order, second names of tied ones too."""
+    tensors = {**tensors, **{alias: tensors[name] for alias, name in names.aliases.items() if name in tensors}}
+    made = Part()
     for name in dict.fromkeys((*(name for name in names.order if name in tensors), *tensors)):
-        register(skeleton, name, tensors[name], persistent=name not in names.not_saved)
-    return skeleton
+        register(made, name, tensors[name], persistent=name not in names.not_saved)
+    return made
 
 
-def _parameter(parameter: Parameter, whole: Whole, here: Here) -> nn.Parameter:
-    tensor = store(parameter, whole, here)
+def _parameter(parameter: Parameter, given: Stored) -> nn.Parameter:
+    tensor = given.tensor(parameter)
     assert isinstance(tensor, nn.Parameter)
     return tensor
-
-
-def _constant(
-    node: Node, described: Mapping[str, Parameter], buffers: dict[str, Tensor], whole: Whole, here: Here
-) -> None:
-    name = str(node.attr("fqn"))
-    if name not in buffers and name not in described:
-        assert node.result.layout is not None
-        buffers[name] = local_part(whole(name), node.result.layout, here.coordinate).to(here.device)

@@ -12,20 +12,22 @@ from torch.distributed.device_mesh import DeviceMesh
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.layout import Layout, Partial, R, Shard
 from autopar.ir.padding import Padding
+from autopar.ir.pipeline import Pipeline
 from autopar.ir.plan import Plan
 from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.runtime import inputs as entries
 from autopar.runtime import local
-from autopar.runtime.assemble import assemble
+from autopar.runtime.assemble import assemble, skeleton
 from autopar.runtime.compiled import Compile
 from autopar.runtime.devices import here
 from autopar.runtime.dtensors import as_dtensor, gathered
 from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.padding import padded
-from autopar.runtime.parameters import Names, Whole
+from autopar.runtime.parameters import Names, Stored, Whole
 from autopar.runtime.profiling import StepProfile, profile
 from autopar.runtime.random_words import at_microbatch, rng_state
+from autopar.runtime.stages import Stages
 from autopar.runtime.unanimous import Unanimous
 
 # Rebuilds the model's output from the values of ``graph.outputs``.
@@ -42,8 +44,9 @@ class ParallelModule(nn.Module):
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
     ``forward``; without it, a tuple. ``calling`` finds the inputs in a call of the model; without it a call
     has the inputs themselves. ``padding``: how a smaller batch is filled up. ``training``: the mode of the model
-    that the program was made from. ``compile``: compile each distinct block once (``compiled.py``). Making one is a
-    collective of all ranks.
+    that the program was made from. ``compile``: compile each distinct block once (``compiled.py``). ``pipeline``: the
+    program cut into stages, for a device mesh with the axis ``pp``; then parameters are those of this rank's stages.
+    Making one is a collective of all ranks.
 
     Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
     every ``train_step`` and ``forward`` raises by one. Neither is part of the state dict: who continues a run
@@ -64,6 +67,7 @@ class ParallelModule(nn.Module):
         compile: Compile = False,
         rng_seed: int = 0,
         training: bool = True,
+        pipeline: Pipeline | None = None,
     ) -> None:
         super().__init__()
         self.rng_seed = rng_seed
@@ -77,14 +81,21 @@ class ParallelModule(nn.Module):
         self._calling = entries.Plain(tuple(self._inputs)) if calling is None else calling
         self._unanimous = Unanimous()
         self._restore = restore
+        self._names = names or Names()
         self._padding = padding
-        # Not a child: its parameters are those of the skeleton, and would be listed twice.
-        self._parts = [assemble(program, self._here, whole, names or Names(), compile=compile)]
-        skeleton = self._parts[0].skeleton
-        self._modules.update(skeleton._modules)
-        self._parameters.update(skeleton._parameters)
-        self._buffers.update(skeleton._buffers)
-        self._non_persistent_buffers_set.update(skeleton._non_persistent_buffers_set)
+        # Not children: their parameters are those of the skeleton, and would be listed twice.
+        self._stages: Stages | None = None
+        if pipeline is None:
+            self._parts = [assemble(program, self._here, Stored(whole, self._here), compile=compile)]
+            tensors = self._parts[0].tensors
+        else:
+            self._stages = Stages(program, pipeline, self._here, whole, self._names, compile=compile)
+            self._parts, tensors = list(self._stages.parts.values()), self._stages.tensors
+        made = skeleton(tensors, self._names)
+        self._modules.update(made._modules)
+        self._parameters.update(made._parameters)
+        self._buffers.update(made._buffers)
+        self._non_persistent_buffers_set.update(made._non_persistent_buffers_set)
         self.train(training)
 
     @property
@@ -104,6 +115,8 @@ class ParallelModule(nn.Module):
         if self._program.loss is None:
             raise UsageError("the model returns no loss: give parallelize a loss_fn")
         given, rng = self._given(args, kwargs)
+        if self._stages is not None:
+            return self._stages.step(given, rng, training=True)
         total: Tensor | None = None
         last = self._program.microbatches - 1
         with self._parts[0].sums.once():
@@ -119,8 +132,10 @@ class ParallelModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output: the loss as on one device, all else as DTensors in the plan's layout.
 
-        Raises UsageError as ``train_step`` does.
+        Raises UsageError as ``train_step`` does, and for a plan with pipeline stages.
         """
+        if self._stages is not None:
+            raise UsageError("a plan with pipeline stages has no plain forward: use train_step or eval_step")
         given, rng = self._given(args, kwargs)
         set_gradient_sync(self._parts[0].top, True)
         runs = [self._run(given, index, rng, training=False) for index in range(self._program.microbatches)]
@@ -194,7 +209,10 @@ class ParallelModule(nn.Module):
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the gradients down to a global 2-norm of ``max_norm``; returns the norm before."""
-        norm = grad_norm(self.parameters(), self._here.device)
+        if self._stages is None:
+            norm = grad_norm(self.parameters(), self._here.device)
+        else:
+            norm = self._stages.grad_norm(self.named_parameters())
         clip_(self.parameters(), norm, max_norm)
         return norm
 
@@ -203,7 +221,16 @@ class ParallelModule(nn.Module):
         found: dict[str, Tensor] = {}
         for name, tensor in self.state_dict().items():
             found[name] = gathered(tensor).detach().clone()
-        return found
+        if self._stages is None:
+            return found
+        made = self._stages.everywhere(found)
+        made.update({alias: made[name] for alias, name in self._names.aliases.items() if name in made})
+        return {name: made[name] for name in dict.fromkeys((*self._names.order, *made)) if name in made}
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        """Whole gradients by original name, those that there are, on every rank. A collective of all ranks."""
+        found = {n: gathered(p.grad).clone() for n, p in self.named_parameters() if p.grad is not None}
+        return found if self._stages is None else self._stages.everywhere(found)
 
     def _like(self, batch: Any, parts: dict[str, Tensor]) -> Any:
         """The batch in the form it was given, with other tensors."""
@@ -234,7 +261,9 @@ class ParallelModule(nn.Module):
         given = {name: tensor.to(self._here.device) for name, tensor in given.items()}
         rng = rng_state(self.rng_seed, self.rng_step)
         self.rng_step += 1
-        return {**given, **self._parts[0].before(given, rng)}, rng
+        for parts in self._parts:
+            given = {**given, **parts.before(given, rng)}
+        return given, rng
 
     def _run(self, given: dict[str, Tensor], index: int, rng: Tensor, *, training: bool) -> tuple[Tensor, ...]:
         parts = self._parts[0]

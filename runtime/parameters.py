@@ -7,7 +7,7 @@ runtime owns are not cut here: FSDP2 does that to the whole holder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -127,6 +127,58 @@ def store(parameter: Parameter, whole: Whole, here: Here) -> Tensor:
     trains = parameter.trainable and part.is_floating_point()
     held = _dtensor(part, layout, axes, here, parameter) if axes else part
     return nn.Parameter(held, requires_grad=trains)
+
+
+class Stored:
+    """Tensors of this device, each cut from the whole when it is asked for."""
+
+    def __init__(self, whole: Whole, here: Here) -> None:
+        self._whole, self._here = whole, here
+
+    def tensor(self, parameter: Parameter) -> Tensor:
+        return store(parameter, self._whole, self._here)
+
+    def constant(self, name: str, layout: Layout) -> Tensor:
+        return local_part(self._whole(name), layout, self._here.coordinate).to(self._here.device)
+
+
+class StoredAhead(Stored):
+    """The tensors that one rank of a pipeline holds: every rank asks for all of them, in the same order.
+
+    ``wanted``: how many stages of this rank hold each tensor, which is then another one for each of them;
+    ``constants`` with their layouts.
+    """
+
+    def __init__(
+        self, whole: Whole, here: Here, parameters: Sequence[Parameter], constants: Mapping[str, Layout],
+        wanted: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        super().__init__(whole, here)
+        self._cut: dict[str, Tensor] = {}
+        self._left = dict(wanted)
+        for parameter in parameters:
+            if self._left.get(parameter.fqn):
+                self._cut[parameter.fqn] = super().tensor(parameter)
+            else:
+                whole(parameter.fqn)
+        for name, layout in constants.items():
+            self._cut[name] = super().constant(name, layout)
+
+    def tensor(self, parameter: Parameter) -> Tensor:
+        found = self._cut.pop(parameter.fqn)
+        self._left[parameter.fqn] -= 1
+        if self._left[parameter.fqn]:
+            self._cut[parameter.fqn] = copied(found)
+        return found
+
+    def constant(self, name: str, layout: Layout) -> Tensor:
+        return self._cut[name]
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """Another tensor with the same values; of a parameter a parameter."""
+    other = tensor.detach().clone()
+    return nn.Parameter(other, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else other
 
 
 def _cut(layout: Layout) -> bool:

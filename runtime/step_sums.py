@@ -24,15 +24,16 @@ from autopar.runtime.moves import Move, TwoWay
 class StepSums:
     """Of a program's parameters; ``held``: as the user sees them."""
 
-    def __init__(self, described: Sequence[Parameter], held: Mapping[str, nn.Parameter], here: Here) -> None:
+    def __init__(self, described: Sequence[Parameter], held: Mapping[str, Tensor], here: Here) -> None:
         self._waits = False
         self._members: dict[tuple[str, ...], list[nn.Parameter]] = {}
         self._groups = here.groups
         self._converted = {axis: conversion(_sum_over(axis), group) for axis, group in here.groups.items()}
         for parameter in described:
             axes = tuple(axis for axis in parameter.step_axes if axis in here.groups)
-            if axes and parameter.fqn in held:
-                self._members.setdefault(axes, []).append(held[parameter.fqn])
+            own = held.get(parameter.fqn)
+            if axes and isinstance(own, nn.Parameter):
+                self._members.setdefault(axes, []).append(own)
 
     def now(self, parameter: Parameter, read: Tensor) -> Tensor:
         """What a graph computes with: outside of a step its gradients are added up in the backward pass."""

@@ -67,12 +67,14 @@ def _parts(plan: Plan, path: Path | None) -> Iterator[RenderableType]:
 def _summary(plan: Plan) -> RenderableType:
     bound = "proven optimal" if plan.proven_optimal else f"gap {percent(plan.gap)}, {plan.status}"
     mesh = " × ".join(f"{axis} {n}" for axis, n in plan.mesh.items()) or "one device"
+    stages = ", ".join(stage.where for stage in plan.stages)
     devices = f"{plan.world_size} device{'s' if plan.world_size != 1 else ''}"
     return pairs([
         ("step time", Text.assemble((seconds(plan.objective_s), "bold"), f"  ({bound})")),
         ("lower bound", f"{seconds(plan.lower_bound_s)}: no plan that the options allow is faster"),
         ("mesh", Text.assemble((mesh, "bold"), f"  ({devices})")),
         ("schedule", plan.schedule or "no pipeline"),
+        *([("stages", f"{len(plan.stages) + 1}, cut before {stages}")] if stages else []),
         ("microbatches", str(plan.num_microbatches)),
         ("inputs", ", ".join(f"{name} {text}" for name, text in plan.fingerprint.inputs.items())),
         ("precision", f"mixed, {plan.mixed_precision}" if plan.mixed_precision else "as the model"),

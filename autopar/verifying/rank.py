@@ -17,14 +17,16 @@ from autopar.cost_model import axis_groups
 from autopar.ir.errors import MismatchError, UnsupportedError, UsageError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
+from autopar.ir.pipeline import PIPELINE_AXIS, Pipeline
 from autopar.ir.plan import Plan
+from autopar.ir.program import Program
 from autopar.passes.candidate import with_time
 from autopar.passes.conversions import Conversions
 from autopar.passes.lower import lower
 from autopar.passes.pricing import Pricing
+from autopar.passes.stages import cut, even_marks
 from autopar.passes.transfer import transfer
 from autopar.runtime.agreement import of_rank_0
-from autopar.runtime.dtensors import gathered
 from autopar.runtime.initialise import tensors_of
 from autopar.runtime.inputs import draws, inputs_of
 from autopar.runtime.module import ParallelModule
@@ -56,15 +58,17 @@ def run(
         cluster=f"1x{mesh.world_size}xCPU", optimizer=plan.optimizer, mixed_precision=plan.mixed_precision,
         loss_fn=loss_fn, rng=plan.rng,
     )  # fmt: skip
-    planned = ready(model, inputs, arguments).model.graph
+    folded = bool(plan.blocks) or plan.schedule is None  # a model with fewer layers than stages was not folded
+    planned = ready(model, inputs, arguments, folded=folded).model.graph
     model, inputs = _in_double(model, inputs)
-    readied = ready(model, inputs, replace(arguments, mixed_precision=None))
+    readied = ready(model, inputs, replace(arguments, mixed_precision=None), folded=folded)
     absent = next((name for name in readied.model.parameters if name not in plan.fingerprint.parameters), None)
     if absent is not None:
         raise MismatchError(f"parameter {absent} is not one of the plan's: it was made for another model")
     count = microbatches(plan)
+    inner = Mesh(tuple(axis for axis in mesh.axes if axis[0] != PIPELINE_AXIS))
     pricing = Pricing(
-        mesh=with_time(mesh, count), cluster=arguments.cluster, profile=arguments.profile,
+        mesh=with_time(inner, count), cluster=arguments.cluster, profile=arguments.profile,
         groups=axis_groups(mesh.axes, arguments.cluster),
     )  # fmt: skip
     conversions = Conversions(pricing)
@@ -72,6 +76,7 @@ def run(
     program = lower(readied.model, moved.assignment, conversions, count)
     if drop is not None:
         program = without_collective(program, drop)
+    pipeline = _pipeline(plan, program, mesh)
     device_mesh = init_device_mesh("cpu", tuple(size for _, size in mesh.axes), mesh_dim_names=mesh.names)
     constants, own = readied.traced.constants, tensors_of(model)
 
@@ -79,10 +84,12 @@ def run(
         return constants[name] if name in constants else own(name)
 
     whole = of_rank_0(here, torch.device("cpu"))
-    parallel = ParallelModule(program, device_mesh, whole, names=names_of(model), training=model.training)
+    parallel = ParallelModule(
+        program, device_mesh, whole, names=names_of(model), training=model.training, pipeline=pipeline
+    )
     part = parallel.shard_inputs(inputs)
     loss = parallel.train_step(**part) if isinstance(part, dict) else parallel.train_step(*part)
-    found = {n: gathered(p.grad) for n, p in parallel.named_parameters() if p.grad is not None}
+    found = parallel.full_gradients()
     if rank == 0:
         tolerance = SINGLE if _computes_in_single(readied.traced.graph) else EXACT
         alone = _alone_by_hash(readied, arguments, inputs, here) if draws(program) else None
@@ -93,6 +100,15 @@ def run(
             mesh=dict(mesh.axes), num_microbatches=count, placed=moved.placed, operations=moved.total,
             gradients=len(expected), worst=worst, tolerance=tolerance,
         ))  # fmt: skip
+
+
+def _pipeline(plan: Plan, program: Program, mesh: Mesh) -> Pipeline | None:
+    """The plan's schedule on as many stages of each rank, cut evenly."""
+    places = mesh.size(PIPELINE_AXIS)
+    if plan.schedule is None or places == 1:
+        return None
+    loops = (len(plan.stages) + 1) // plan.mesh[PIPELINE_AXIS]
+    return Pipeline(mesh=mesh, schedule=plan.schedule, stages=cut(program, even_marks(program, places * loops)))
 
 
 def _in_double(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:

@@ -23,6 +23,9 @@ from autopar.passes.solve.plan import Bucket, FloatArray, Plan, make_plan
 
 CAP_ENTRIES = 1 << 24
 CAP_BRANCHES = 1 << 12
+CAP_NUMBERS = 1 << 24
+"""Entries of the tables of all branches together, which are laid out at once: a gigabyte."""
+
 AT_ONCE = 1 << 15
 
 
@@ -112,10 +115,14 @@ class Eliminator:
             self.condition = _most_expensive(self.plan)
         if self.condition >= 0:
             size = segment.domains[self.condition]
-            if branches * size > CAP_BRANCHES:
+            laid_out = branches * sum(
+                table.sync_ns.size if self.condition in table.variables else size * table.sync_ns.size
+                for table in segment.tables
+            )
+            if branches * size > CAP_BRANCHES or laid_out > CAP_NUMBERS:
                 raise LimitReachedError(
-                    f"segment {segment.name} is too entangled for exact elimination: more than "
-                    f"{CAP_BRANCHES} branches of {cap_entries} entries; offer fewer strategies or hubs"
+                    f"segment {segment.name} is too entangled for exact elimination: {branches * size} branches or "
+                    f"more of {cap_entries} entries, {laid_out} numbers; offer fewer strategies or hubs"
                 )
             self.children = tuple(
                 Eliminator(
@@ -127,6 +134,7 @@ class Eliminator:
                 )
                 for value in range(size)
             )
+            return  # its branches are run, it is not
         self._floats = self.plan.numbers.astype(np.float64)
 
     def run(self, prices: Prices, extras: Sequence[FloatArray] = ()) -> Run | BranchedRun:

@@ -40,7 +40,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("plan", FINE, "--cluster", "2xCPU"), "2xCPU"),
         (("plan", FINE, "--cluster", "1x2xH1000"), "did you mean"),
         (("plan", FINE, *ON_TWO, "--mesh", "dp=3"), "has 3 devices, the cluster has 2"),
-        (("plan", FINE, *ON_TWO, "--mesh", "pp=2"), "pipeline stages are not supported yet"),
+        (("plan", FINE, *ON_TWO, "--mesh", "pp=3"), "pp=3 does not divide the 2 devices"),
         (("plan", FINE, *ON_TWO, "--optimizer", "lion"), "adamw"),
         (("plan", FINE, *ON_TWO, "--profile", "nowhere"), "nowhere"),
         (("plan", FINE, *ON_TWO, "--memory-budget", "12 parsecs"), "12 parsecs"),

@@ -65,9 +65,9 @@ def test_an_interrupt_ends_every_process() -> None:
 
 @pytest.mark.slow
 def test_an_error_of_the_processes_is_that_of_the_demo() -> None:
-    run = subprocess.run([*DEMO, *TINY, "--mesh=pp=2"], capture_output=True, text=True, check=False)
+    run = subprocess.run([*DEMO, *TINY, "--mesh=pp=3"], capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert run.stderr.startswith("UsageError: mesh pp=2: pipeline stages are not supported yet")
+    assert run.stderr.startswith("UsageError: mesh pp=3 does not divide the 2 devices")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_a_free_axis_takes_what_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pinned", "word"), [({"dp": 3}, "3 devices"), ({"pp": 2, "dp": 4}, "pipeline"), ({"dp": 0, "tp": 8}, "dp")]
+    ("pinned", "word"), [({"dp": 3}, "3 devices"), ({"dp": 0, "tp": 8}, "dp")]
 )
 def test_a_mesh_that_cannot_be_is_refused_with_the_reason(pinned: dict[str, int], word: str) -> None:
     with pytest.raises(UsageError, match=word):

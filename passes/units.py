@@ -1,0 +1,174 @@
+"""What each part of a solved model costs, in the order of its lowered graph, for cutting it into pipeline stages.
+
+The tables of the root belong to the node at which their last variable is decided, those of a block to each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autopar.ir.graph import SOURCES, Graph
+from autopar.ir.pipeline import Mark
+from autopar.ir.program import Program
+from autopar.passes.build import Encoded, Model
+from autopar.passes.pipelining import Unit
+from autopar.passes.positions import flat_operands
+from autopar.passes.pricing import local_bytes
+from autopar.passes.problem import IntArray, Segment
+from autopar.passes.segments import Variable
+from autopar.passes.solve import Solution
+from autopar.passes.stages import belongs, dependence, live_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """``held``: bytes that do not depend on the number of microbatches in flight; ``saved``: those of one."""
+
+    time_ns: int = 0
+    held_bytes: int = 0
+    saved_bytes: int = 0
+    transient_bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            time_ns=self.time_ns + other.time_ns, held_bytes=self.held_bytes + other.held_bytes,
+            saved_bytes=self.saved_bytes + other.saved_bytes,
+            transient_bytes=max(self.transient_bytes, other.transient_bytes),
+        )  # fmt: skip
+
+
+def units_of(
+    model: Model, program: Program, solution: Solution, lean: Encoded, full: Encoded, *, anywhere: bool
+) -> tuple[Unit, ...]:
+    """The units of a lowered program.
+
+    ``lean`` and ``full`` are its problem with nothing and with one microbatch saved. A stage may begin at each call of
+    a block, and at every other node only if ``anywhere``.
+    """
+    assert program.loss is not None
+    graph = live_for(program.graph, program.loss)
+    root = _root_costs(model, solution, lean, full)
+    calls = {
+        node.results[0].name: [_call_cost(lean, full, index, values) for _, values in runs]
+        for index, (node, runs) in enumerate(zip(lean.calls, solution.calls, strict=True))
+    }
+    found: list[tuple[Mark, Cost, int, bool]] = []
+    for node, entering in zip(graph.nodes, _entering(graph), strict=True):
+        name = node.results[0].name
+        if node.target != "call":
+            found.append((Mark(name), root.pop(name, Cost()), entering, anywhere))
+            continue
+        base, _, run = name.rpartition(".run") if ".run" in name else (name, "", "-1")
+        for call in range(int(str(node.attr("count")))):
+            found.append((Mark(name, call), calls[base][int(run)] + root.pop(base, Cost()), entering, True))
+    return _joined(found)
+
+
+def _joined(found: Sequence[tuple[Mark, Cost, int, bool]]) -> tuple[Unit, ...]:
+    """Parts at which no stage may begin go with the part before; those before the first such place with it."""
+    groups: list[tuple[Mark, Cost, int]] = []
+    ahead, opened = Cost(), False
+    for mark, cost, entering, begins in found:
+        if begins and opened:
+            groups.append((mark, cost, entering))
+        elif begins:
+            groups.append((mark, ahead + cost, entering))
+            opened = True
+        elif opened:
+            groups[-1] = (groups[-1][0], groups[-1][1] + cost, groups[-1][2])
+        else:
+            ahead = ahead + cost
+    return tuple(
+        Unit(mark=mark, time_ns=cost.time_ns, held_bytes=cost.held_bytes, saved_bytes=cost.saved_bytes,
+             transient_bytes=cost.transient_bytes, entering_bytes=entering)
+        for mark, cost, entering in groups
+    )  # fmt: skip
+
+
+def _entering(graph: Graph) -> list[int]:
+    """For each node the bytes that would come in if a stage began there."""
+    depends = dependence(graph.nodes)
+    made: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        if belongs(node, depends):
+            made.update((value.name, index) for value in node.results)
+            last.update((name, index) for name in node.uses() if name in made)
+    sizes = {
+        value.name: local_bytes(value.layout, value.type) for node in graph.nodes for value in node.results
+        if value.layout is not None
+    }  # fmt: skip
+    change = [0] * (len(graph.nodes) + 1)
+    for name, at in made.items():
+        if name in last:
+            change[at + 1] += sizes[name]
+            change[last[name] + 1] -= sizes[name]
+    found, alive = [], 0
+    for index in range(len(graph.nodes)):
+        alive += change[index]
+        found.append(alive)
+    return found
+
+
+def _call_cost(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...]) -> Cost:
+    segment = lean.problem.chains[chain].segment
+    at = range(len(segment.tables))
+    sync, hide, cover = (_sum(segment, name, at, values) for name in ("sync_ns", "hide_ns", "cover_ns"))
+    held = _sum(segment, "bytes", at, values)
+    return Cost(
+        time_ns=sync + max(0, hide - cover), held_bytes=held,
+        saved_bytes=_sum(full.problem.chains[chain].segment, "bytes", at, values) - held,
+        transient_bytes=_sum(segment, "transient_bytes", at, values),
+    )  # fmt: skip
+
+
+def _root_costs(model: Model, solution: Solution, lean: Encoded, full: Encoded) -> dict[str, Cost]:
+    """By the first result of each node of the main graph. Exposed traffic is spread over those who cause it."""
+    graph, segment, values = model.graph, lean.problem.root, solution.root
+    places = _places(graph, lean.variables[graph.name])
+    tables: dict[int, list[int]] = {}
+    for number, table in enumerate(segment.tables):
+        tables.setdefault(max(places[variable] for variable in table.variables), []).append(number)
+    every = range(len(segment.tables))
+    hide, cover = (_sum(segment, name, every, values) for name in ("hide_ns", "cover_ns"))
+    exposed = max(0, hide - cover) / hide if hide else 0.0
+    found = {}
+    for place, numbers in sorted(tables.items()):
+        held = _sum(segment, "bytes", numbers, values)
+        own = _sum(segment, "sync_ns", numbers, values)
+        found[graph.nodes[max(place, 0)].results[0].name] = Cost(
+            time_ns=own + round(exposed * _sum(segment, "hide_ns", numbers, values)), held_bytes=held,
+            saved_bytes=_sum(full.problem.root, "bytes", numbers, values) - held,
+            transient_bytes=_sum(segment, "transient_bytes", numbers, values),
+        )  # fmt: skip
+    return found
+
+
+def _places(graph: Graph, variables: Sequence[Variable]) -> list[int]:
+    """The node at which each variable is decided: a source and its hub at their first consumer."""
+    at = {value.name: index for index, node in enumerate(graph.nodes) for value in node.results}
+    first: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for name in flat_operands(node):
+            if name is not None:
+                first.setdefault(name, index)
+    sources = {node.result.name for target in SOURCES for node in graph.sources(target)}
+    return [_place(variable, at, first, sources) for variable in variables]
+
+
+def _place(variable: Variable, at: Mapping[str, int], first: Mapping[str, int], sources: set[str]) -> int:
+    if variable.kind == "mode":
+        return -1
+    known = first if variable.name in sources else at
+    return known.get(variable.name, -1)
+
+
+def _sum(segment: Segment, name: str, tables: Sequence[int], values: tuple[int, ...]) -> int:
+    total = 0
+    for number in tables:
+        table = segment.tables[number]
+        array: IntArray | None = getattr(table, name)
+        if array is not None:
+            total += int(array[tuple(values[variable] for variable in table.variables)])
+    return total

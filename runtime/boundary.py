@@ -1,0 +1,90 @@
+"""What crosses between pipeline stages, as the point-to-point transfers of torch want it.
+
+Every real number that crosses takes a gradient along, even if it needs none (a frozen embedding) or gives none (a value
+that a stage only hands on): then it is zero. Both sides know so without asking each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autopar.ir.pipeline import Stage
+from autopar.ir.program import Program
+from autopar.runtime.dtypes import TORCH_DTYPES
+
+
+class _Entered(torch.autograd.Function):
+    """Values as they are; the gradient of one that nothing uses is zero instead of absent."""
+
+    @staticmethod
+    def forward(ctx: Any, *values: Tensor) -> Any:
+        return tuple(value.view_as(value) for value in values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return tuple(gradient.contiguous() for gradient in gradients)  # absent ones are materialised
+
+
+class _Tied(torch.autograd.Function):
+    """A value that needs no gradient, as one that does."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, anchor: Tensor) -> Any:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return None, None
+
+
+def arriving(received: Sequence[Tensor], dtypes: Sequence[str]) -> list[Tensor]:
+    """Values of the stage before, as the program knows them."""
+    found = [value.bool() if dtype == "bool" else value for value, dtype in zip(received, dtypes, strict=False)]
+    real = [at for at, value in enumerate(found) if value.requires_grad]
+    if real:
+        entered = _Entered.apply(*(found[at] for at in real))  # type: ignore[no-untyped-call]
+        for at, value in zip(real, entered, strict=True):
+            found[at] = value
+    return found
+
+
+def leaving(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Values for the next stage."""
+    return tuple(_leaving(value) for value in results)
+
+
+def _leaving(value: Tensor) -> Tensor:
+    value = value.to(torch.uint8) if value.dtype == torch.bool else value
+    value = value.contiguous()
+    if torch.is_grad_enabled() and value.is_floating_point() and not value.requires_grad:
+        anchor = torch.zeros((), dtype=value.dtype, device=value.device, requires_grad=True)
+        made: Tensor = _Tied.apply(value, anchor)  # type: ignore[no-untyped-call]
+        return made
+    return value
+
+
+def received_like(stage: Stage) -> tuple[Tensor, ...]:
+    """The shapes and types that arrive, on meta."""
+    return tuple(_like(stage.program, name) for name in stage.receives)
+
+
+def sent_like(stage: Stage) -> tuple[Tensor, ...]:
+    """The shapes and types that leave; of the last stage the loss, with one element."""
+    if stage.sends:
+        return tuple(_like(stage.program, name) for name in stage.sends)
+    assert stage.program.loss is not None
+    loss = _like(stage.program, stage.program.loss)
+    return (torch.empty(1, dtype=loss.dtype, device="meta", requires_grad=True),)
+
+
+def _like(program: Program, name: str) -> Tensor:
+    value = program.graph.values()[name]
+    assert value.layout is not None
+    dtype = TORCH_DTYPES[value.type.dtype]
+    dtype = torch.uint8 if dtype == torch.bool else dtype
+    shape = value.layout.local_shape(value.type.shape)
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

@@ -1,0 +1,74 @@
+"""Training on pipeline stages is training the model: losses, every gradient, norm, parameters after AdamW steps.
+
+As ``tests/parity``: float64, labels that differ in number on every sample, two accumulated ``train_step``s of
+four microbatches. Stages are cut between layers, and inside of them where there are fewer layers than stages.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from tests import harness
+from tests.pipelines import processes
+from tests.pipelines.processes import Case
+
+PP2DP2, PP2TP2, PP4 = {"pp": 2, "dp": 2}, {"pp": 2, "tp": 2}, {"pp": 4}
+FAMILIES = ("gpt2", "llama", "t5", "vit")
+QUICK = [
+    *(Case(family=family, mesh={"pp": 2}) for family in FAMILIES),
+    *(Case(family="llama", mesh={"pp": 2}, options={"schedule": s}) for s in ("gpipe", "interleaved", "zero_bubble")),
+]
+FOUR = [Case(family="gpt2", mesh=PP2DP2), Case(family="t5", mesh=PP2TP2), Case(family="llama", mesh=PP4)]
+SLOW_FOUR = [
+    *(
+        case for family in FAMILIES for mesh in (PP2DP2, PP2TP2, PP4)
+        if (case := Case(family=family, mesh=mesh)) not in FOUR
+    ),
+    *(
+        Case(family="llama", mesh=PP2DP2, options={"schedule": schedule, "zero": zero})
+        for schedule in ("gpipe", "1f1b", "interleaved", "zero_bubble") for zero in (0, 3)
+        if (schedule, zero) != ("zero_bubble", 3)
+    ),
+    *(Case(family="gpt2", mesh=PP2DP2, options={"recompute": "full", "schedule": s}) for s in ("1f1b", "zero_bubble")),
+    Case(family="bert", mesh={"dp": 2, "pp": 2}), Case(family="whisper", mesh=PP2TP2),
+    Case(family="gemma3", mesh=PP2DP2), Case(family="swin", mesh=PP2DP2),
+]  # fmt: skip
+EIGHT = [Case(family=family, mesh={"pp": 2, "dp": 2, "tp": 2}) for family in FAMILIES]
+LAUNCHES = {"two": (2, QUICK), "four": (4, FOUR), "more of four": (4, SLOW_FOUR), "eight": (8, EIGHT)}
+SLOW = ("more of four", "eight")
+
+
+@functools.cache
+def launched(launch: str) -> list[list[dict[str, Any]]]:
+    """Results by rank and case: the cases of a launch share its processes."""
+    size, cases = LAUNCHES[launch]
+    return harness.run_processes(size, processes.each, cases, timeout_s=1500 if launch in SLOW else 280)
+
+
+@pytest.mark.parametrize(
+    ("launch", "case"),
+    [
+        pytest.param(launch, case, id=str(case), marks=[pytest.mark.slow, pytest.mark.timeout(1600)] * (launch in SLOW))
+        for launch, (_, cases) in LAUNCHES.items() for case in cases
+    ],
+)  # fmt: skip
+def test_training_is_that_of_one_device(launch: str, case: Case) -> None:
+    at = LAUNCHES[launch][1].index(case)
+    ranks = [found[at] for found in launched(launch)]
+    assert all(found["stages"] == ranks[0]["stages"] for found in ranks)
+    assert ranks[0]["microbatches"] == 4
+    assert ranks[0]["schedule"] == case.options.get("schedule", "1f1b")
+    if "zero" in case.options:
+        assert set(ranks[0]["zero"].values()) == {case.options["zero"]}
+
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_a_rank_holds_the_parameters_of_its_stages_alone(case: Case) -> None:
+    at = QUICK.index(case)
+    held = [set(found[at]["names"]) for found in launched("two")]
+    tied = {"gpt2": 1, "t5": 3}.get(case.family, 0)  # embedding and head, relative positions of encoder and decoder
+    assert len(held[0] & held[1]) <= tied
+    assert held[0] - held[1] and held[1] - held[0]
