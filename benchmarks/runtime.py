@@ -56,7 +56,7 @@ def measure(rank: int, say: Any, cases: Sequence[Case], size: Any, pairs: int) -
 
     import autopar
     from benchmarks.by_hand import by_hand, plain
-    from benchmarks.llama import batch, llama
+    from benchmarks.llama import batch, llama, parameters
     from benchmarks.paired import compare
 
     for case in cases:
@@ -66,6 +66,8 @@ def measure(rank: int, say: Any, cases: Sequence[Case], size: Any, pairs: int) -
             llama(size), whole, mesh=dict(case.mesh), num_microbatches=1, recompute="none", **options
         )
         part = ours.shard_inputs(whole)
+        if dict(case.mesh).get("dp") and rank == 0:
+            _check_data_parallel(ours.plan, parameters(theirs) // dict(case.mesh).get("tp", 1))
         if case.mesh:
             sizes, names = tuple(n for _, n in case.mesh), tuple(axis for axis, _ in case.mesh)
             step = by_hand(theirs, init_device_mesh("cpu", sizes, mesh_dim_names=names), zero=case.zero)
@@ -79,6 +81,13 @@ def measure(rank: int, say: Any, cases: Sequence[Case], size: Any, pairs: int) -
         found = compare(our_step, lambda step=step, part=part: step(part), pairs=pairs)  # type: ignore[misc]
         if rank == 0:
             say((case, found))
+
+
+def _check_data_parallel(plan: Any, parameters: int) -> None:
+    """Raise AssertionError if autopar found a better layout than the one that is written by hand: with few tokens it
+    repeats the work and sends no gradient."""
+    moved = sum(each.bytes * each.count for each in plan.collectives if each.phase == "grad")
+    assert moved >= 0.95 * 4 * parameters, "the plan is not data-parallel at this size: give a larger --length"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
