@@ -126,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             told = "-" if share is None else f"{share:.0%}"
             times = f"{found.ours_s * 1e3:>6.0f} ms {found.theirs_s * 1e3:>6.0f} ms"
             print(f"{case!s:<20} {times}  {found.ratio!s:<31} {found.cpu_ratio!s:<31} {limit:<5}  {told}", flush=True)
-            rows.append({"case": str(case), "processes": processes, "limit": case.limit, "reduced": share, **found.document()})
+            about = {"case": str(case), "processes": processes, "limit": case.limit, "reduced": share}
+            rows.append({**about, **found.document()})
     where = report.write("runtime", {"model": asdict(size), "cases": rows}, options.out or report.RESULTS)
     print(f"written to {where}")
     return 0 if kept else 1
