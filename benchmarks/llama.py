@@ -37,7 +37,7 @@ FOR_A_GPU = (
     Size(layers=16, width=2048, inner=8192, heads=16, vocabulary=32000, batch=4, length=2048),  # 1.2 B
     Size(layers=12, width=1024, inner=4096, heads=16, vocabulary=32000, batch=4, length=1024),  # 0.3 B
 )
-TINY = Size(layers=2, width=64, inner=128, heads=4, vocabulary=64, batch=8, length=128)
+TINY = Size(layers=2, width=64, inner=128, heads=4, vocabulary=512, batch=2, length=32)
 
 
 def llama(size: Size, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> nn.Module:

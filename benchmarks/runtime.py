@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MIN_PAIRS = 6
+DATA_PARALLEL = 0.5  # least share of the gradients that is reduced where the layers are data-parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +88,11 @@ def measure(rank: int, say: Any, cases: Sequence[Case], size: Any, pairs: int) -
 def _reduced(plan: Any, parameters: int) -> float:
     """Share of the gradients that are reduced over dp; written by hand it is 1.
 
-    A plan may gather what enters an embedding instead of reducing the gradient of its table. Raises AssertionError if
-    not even the layers are data-parallel: with few tokens a plan repeats the work and sends no gradient.
+    A plan may gather what enters an embedding instead of reducing the gradient of its table; with few tokens it
+    repeats the work and reduces nothing.
     """
     moved = sum(each.bytes * each.count for each in plan.collectives if each.phase == "grad" and each.axis == "dp")
-    share = float(moved / (4 * parameters))
-    assert share >= 0.5, "the plan is not data-parallel at this size: give a larger --length"
-    return share
+    return float(moved / (4 * parameters))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,6 +121,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         cases = [case for case in CASES if case.processes == processes]
         for case, found, share in conversation(measure, processes, cases, size, options.pairs):
             kept &= case.limit is None or found.ratio.low <= case.limit
+            if share is not None and share < DATA_PARALLEL and not options.tiny:
+                print(f"{case}: not the layout written by hand: a plan of few tokens; give a larger --length")
+                kept = False
             limit = "-" if case.limit is None else f"{case.limit:.2f}"
             told = "-" if share is None else f"{share:.0%}"
             times = f"{found.ours_s * 1e3:>6.0f} ms {found.theirs_s * 1e3:>6.0f} ms"
