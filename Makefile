@@ -1,5 +1,6 @@
 # Needs Python 3.11 or newer, make and pip; everything else goes into .venv.
 #   make demo       plan and train a transformer on 2 local processes
+#   make bench-runtime   the runtime against layouts written by hand, on 1, 2 and 4 local processes
 #   make test       lint, then every test that is not marked slow
 # Variables: PYTHON (interpreter to build .venv with), WORKERS (test processes), PYTEST_ARGS.
 
@@ -13,10 +14,10 @@ BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-slow coverage lint format clean
+.PHONY: help setup demo test test-slow coverage bench-runtime lint format clean
 
 help:
-	@echo "targets: setup demo test test-slow coverage lint format clean"
+	@echo "targets: setup demo test test-slow coverage bench-runtime lint format clean"
 
 setup: $(STAMP)
 
@@ -56,6 +57,10 @@ test-slow: setup
 # Writes docs/coverage.md: every family traced, planned and trained on simulated meshes.
 coverage: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.families
+
+# Interleaved pairs: half an hour on a small machine that does nothing else.
+bench-runtime: setup
+	$(BIN)/python -m benchmarks.runtime
 
 lint: setup
 	$(BIN)/ruff check .

@@ -56,14 +56,16 @@ def parallelize(
     mesh: Mapping[str, int] | None = None, plan: Plan | str | Path | None = None, constraints: Sequence[Any] = (),
     memory_budget: int | str | None = None, optimizer: str = "adamw", mixed_precision: str | None = None,
     num_microbatches: int | None = None, schedule: str | None = None, zero: int | None = None,
-    recompute: str | None = None, loss_fn: Callable[..., Any] | None = None, compile: bool = False,
+    recompute: str | None = None, loss_fn: Callable[..., Any] | None = None, compile: bool | str = False,
     rng: str = "exact", time_limit: float = 60.0,
 ) -> ParallelModule:  # fmt: skip
     """Plan ``model`` for the running processes, rewrite it into a sharded program, and return that as a module.
 
     Collective: every rank calls it with the same model and arguments. Rank 0 searches (or reads ``plan``,
     or the file in AUTOPAR_PLAN), all ranks run its plan. ``model`` may be on meta; then its own
-    initialiser fills the parameters, shard by shard. Raises the errors of ``autopar.errors`` on every rank.
+    initialiser fills the parameters, shard by shard. ``compile``: torch.compile each distinct block once; a text
+    names the backend, such as "aot_eager" where there is no C++ compiler. Raises the errors of ``autopar.errors`` on
+    every rank.
     """
     device = start_process_group()
     given = plan if plan is not None else os.environ.get(PLAN_VARIABLE) or None
@@ -101,7 +103,7 @@ def _assemble(
     arguments: Arguments | None,
     outcome: object,
     *,
-    compile: bool,
+    compile: bool | str,
 ) -> ParallelModule:
     """Lower the agreed plan here. A rank that failed to trace takes the others down with its own message."""
     device = local_device() if "nccl" in str(dist.get_backend()) else start_process_group()

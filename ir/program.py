@@ -8,6 +8,7 @@ of coordinate · stride.
 ``comm.KIND(%x) {axis, backward, dim, outer, dim_to, outer_to, reduce, owner}`` is one ``convert.Step``:
 KIND forward, ``backward`` in the backward pass. ``owner="runtime"`` marks the conversions of parameters
 over data axes that FSDP2 performs; the runtime's program emits none for them, the simulator does.
+``owner="step"``: the sum of a parameter's gradient that waits for the end of the step (``passes/once.py``).
 
 Microbatches are one more axis, in time: the mesh of a program ends with the axis ``mb`` if there is more
 than one. No value crosses it but the gradients (accumulated) and the loss (summed); what needs the whole
@@ -38,7 +39,8 @@ class Parameter:
     """A parameter or buffer: global type as stored, layout of the storage, who reduces its gradient.
 
     ``type`` is the stored type; ``compute_dtype`` what the program sees. ``runtime_axes``: axes over
-    which FSDP2 shards the storage or reduces the gradient; on all others the program does.
+    which FSDP2 shards the storage or reduces the gradient; on all others the program does, on ``step_axes`` once
+    a step, for all parameters together.
     ``group``: the holder it belongs to: a call of a block (``layer0/3``) or "" for the root.
     """
 
@@ -49,6 +51,7 @@ class Parameter:
     trainable: bool = True
     buffer: bool = False
     runtime_axes: tuple[str, ...] = ()
+    step_axes: tuple[str, ...] = ()
     group: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -129,7 +130,7 @@ def _count(
     times: int, again: int, where: str,
 ) -> None:  # fmt: skip
     kind, back, axis = node.target.removeprefix("comm."), str(node.attr("backward")), str(node.attr("axis"))
-    if node.attr("owner") == "runtime" or axis not in program.mesh.names:
+    if node.attr("owner") in ("runtime", "step") or axis not in program.mesh.names:
         return
     values = graph.values()
     operand = values[str(node.operands[0])]
@@ -155,6 +156,10 @@ def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Progr
         ):
             key = (kind, axis, amount, where, phase)
             found[key] = found.get(key, 0) + count
+        cut = parameter.runtime_axes if level else ()
+        for axis in parameter.step_axes:
+            key = ("all_reduce", axis, -(-size // math.prod(map(program.mesh.size, cut))), where, "grad")
+            found[key] = found.get(key, 0) + 1
 
 
 def _zero_by_parameter(program: Program) -> dict[str, tuple[int, str]]:

@@ -31,7 +31,7 @@ from autopar.passes.positions import BATCH_AXES, Positions, flat_operands, node_
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import Chain, Problem
 from autopar.passes.segments import Consumer, SegmentBuilder, Variable
-from autopar.passes.storage import as_used, keep, runtime_axes, storages
+from autopar.passes.storage import as_used, keep, settled_axes, storages
 from autopar.passes.strategies import NOTHING, NodeShapes, Strategy, strategies
 
 
@@ -368,7 +368,7 @@ class _Builder:
         targets, groups = into.targets(name, consumers)
         trainable = stored.trainable and not stored.buffer
         starts = [
-            [as_used(layout, runtime_axes(layout, group, trainable=trainable)) for group in groups]
+            [as_used(layout, settled_axes(layout, group, trainable=trainable)) for group in groups]
             for layout in layouts
         ]
         kept = keep(

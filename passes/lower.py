@@ -18,6 +18,7 @@ from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
 from autopar.passes.conversions import Conversions
 from autopar.passes.lower_graph import CallLayouts, Lowered, lower_graph
+from autopar.passes.once import once_a_step
 from autopar.passes.prologue import enter, make_prologue, without_time
 
 
@@ -74,13 +75,13 @@ class _Lowering:
         for made in (lowered, *([prologue] if prologue else [])):
             verify(made, after="lower")
         self._unused(base)
-        return Program(
+        return once_a_step(Program(
             mesh=base, graph=lowered, parameters=tuple(self.parameters.values()), data_axes=self._data_axes(lowered),
             microbatches=self.microbatches, prologue=prologue,
             recompute={n: v.mode.recompute for n, (v, _) in self.blocks.items() if v.mode.recompute != "none"},
             zero={"": self.assignment.main.mode.zero, **{n: v.mode.zero for n, (v, _) in self.blocks.items()}},
             loss=lowered.outputs[graph.outputs.index(self.model.loss)],
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _returned(self, name: str) -> Layout | None:
         """Layout of an output: the loss whole, sums settled, all else as it is made (None)."""

@@ -19,6 +19,7 @@ from autopar.ir.layout import RSTAR, Layout, Shard, stacked
 from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter, cost_level, reduces_gradients
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
+from autopar.passes.once import step_axes
 from autopar.passes.peak import ParameterBytes
 from autopar.passes.pricing import Pricing, local_bytes, nanoseconds
 from autopar.passes.problem import FORBIDDEN, IntArray
@@ -48,6 +49,12 @@ def runtime_axes(storage: Layout, needs: Sequence[Layout], *, trainable: bool) -
         if trainable and reduces_gradients(axis) and mesh.size(axis) > 1
         and not isinstance(storage[axis], Shard) and all(need[axis] == RSTAR for need in needs)
     )  # fmt: skip
+
+
+def settled_axes(storage: Layout, needs: Sequence[Layout], *, trainable: bool) -> tuple[str, ...]:
+    """Axes whose sum of gradients no operation's backward waits for: the runtime's, and those of the step's end."""
+    owned = runtime_axes(storage, needs, trainable=trainable)
+    return (*owned, *step_axes(storage, needs, owned, trainable=trainable))
 
 
 def as_used(storage: Layout, owned: Sequence[str]) -> Layout:
@@ -84,23 +91,25 @@ def keep(
     out = {
         name: np.zeros(shape, dtype=np.int64) for name in ("sync_ns", "hide_ns", "bytes", "transient_bytes")
     }
-    cache: dict[tuple[int, tuple[str, ...], Mode], tuple[int, int, int, int]] = {}
+    cache: dict[tuple[int, tuple[str, ...], tuple[str, ...], Mode], tuple[int, int, int, int]] = {}
     for i, layout in enumerate(layouts):
         for j, need in enumerate(needs):
             owned = runtime_axes(layout, need, trainable=stored.trainable) if not stored.buffer else ()
+            late = step_axes(layout, need, owned, trainable=stored.trainable and not stored.buffer)
             for k, mode in enumerate(modes):
                 uneven = any(layout.padded(dim, extent) for dim, extent in enumerate(fact.type.shape))
                 # FSDP2 puts even parts together only
                 if (mode.zero < 3 and not _kept_as_used(layout, need)) or (mode.zero and owned and uneven):
                     out["sync_ns"][i, j, k] = FORBIDDEN
                     continue
-                key = (i, owned, mode)
+                key = (i, owned, late, mode)
                 if key not in cache:
                     cache[key] = _one(
                         fact,
                         stored,
                         layout,
                         owned,
+                        late,
                         mode,
                         conversions.pricing,
                         settings,
@@ -125,7 +134,7 @@ def _kept_as_used(layout: Layout, needs: Sequence[Layout]) -> bool:
 
 
 def _one(
-    fact: Fact, stored: StoredParameter, layout: Layout, owned: tuple[str, ...], mode: Mode,
+    fact: Fact, stored: StoredParameter, layout: Layout, owned: tuple[str, ...], late: tuple[str, ...], mode: Mode,
     pricing: Pricing, settings: Settings, microbatches: int, *, root: bool,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """(sync ns, hideable ns, bytes, transient bytes) of one way to keep the parameter."""
@@ -150,7 +159,8 @@ def _one(
         )
     )
     moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
-    return _update_ns(moved // parts, stored, pricing), hide, held, transient
+    at_the_end = sum(pricing.collective_ns("all_reduce", -(-whole // parts), axis) for axis in late)
+    return at_the_end + _update_ns(moved // parts, stored, pricing), hide, held, transient
 
 
 def parameter_bytes(

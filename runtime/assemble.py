@@ -16,12 +16,14 @@ from autopar.ir.graph import Graph, Node
 from autopar.ir.program import RNG_INPUT, Parameter, Program
 from autopar.ir.recompute import once
 from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
+from autopar.runtime.compiled import Compile, compiled
 from autopar.runtime.devices import Here
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.holders import Holder, make_holder
 from autopar.runtime.inputs import graph_inputs
 from autopar.runtime.parameters import Names, Part, Stored, register
 from autopar.runtime.program import build, stored_nodes, written
+from autopar.runtime.step_sums import StepSums
 from autopar.runtime.updates import Updates
 
 
@@ -74,12 +76,13 @@ class Parts:
     training: Runnable
     forward: Runnable
     before: Callable[[Mapping[str, Tensor], Tensor], dict[str, Tensor]]
+    sums: StepSums
     holders: Mapping[str, Holder]
     owners: Mapping[str, tuple[str, str]]
     buffers: Mapping[str, Tensor]
 
 
-def assemble(program: Program, here: Here, given: Stored, *, compile: bool) -> Parts:
+def assemble(program: Program, here: Here, given: Stored, *, compile: Compile) -> Parts:
     """Requires: every rank calls it, in the same order. Each parameter is whole for a moment only."""
     described = {parameter.fqn: parameter for parameter in program.parameters}
     buffers = {fqn: given.tensor(p) for fqn, p in described.items() if p.buffer}
@@ -122,14 +125,14 @@ def assemble(program: Program, here: Here, given: Stored, *, compile: bool) -> P
             raise IRError(f"{fqn} belongs to a block, and is used outside of it")
         return owner.read(fqn)
 
-    modules = {
-        block.name: build(
-            block, here.coordinate, here.groups, here.device,
-            once=once(block) if program.recompute.get(block.name) == "selective" and not compile else None,
+    modules = {}
+    for block in program.graph.blocks:
+        again = once(block) if program.recompute.get(block.name) == "selective" and not compile else None
+        # a compiler orders collectives itself; what is read from a tape is not waited for
+        modules[block.name] = build(
+            block, here.coordinate, here.groups, here.device, once=again, overlap=not compile and again is None
         )
-        for block in program.graph.blocks
-    }  # fmt: skip
-    run = {name: torch.compile(module) if compile else module for name, module in modules.items()}
+    run = {name: compiled(module.forward, compile) for name, module in modules.items()}
     made: dict[int, Callable[..., tuple[Tensor, ...]]] = {}
 
     def call_of(node: Node) -> Callable[..., tuple[Tensor, ...]]:
@@ -137,19 +140,25 @@ def assemble(program: Program, here: Here, given: Stored, *, compile: bool) -> P
             made[id(node)] = _call(program, node, run, owners, holders, read, updates)
         return made[id(node)]
 
-    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of)
+    forward = build(program.graph, here.coordinate, here.groups, here.device, calls=call_of, overlap=True)
     ahead = Runnable(program.graph, forward, top, read, updates)
     training = ahead
     if program.loss is not None and program.graph.outputs != (program.loss,):
         loss_only = needed(program.graph, (program.loss,))
-        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of)
+        module = build(loss_only, here.coordinate, here.groups, here.device, calls=call_of, overlap=True)
         training = Runnable(loss_only, module, top, read, updates)
+    tensors = _tensors(program, top, holders, buffers)
+    sums = StepSums(program.parameters, tensors, here)
+    for holder in top.modules():
+        if isinstance(holder, Holder):
+            holder.sums = sums
     return Parts(
-        tensors=_tensors(program, top, holders, buffers),
+        tensors=tensors,
         top=top,
         training=training,
         forward=ahead,
         before=prologue(program, here, read),
+        sums=sums,
         holders=holders,
         owners=owners,
         buffers=buffers,

@@ -87,7 +87,7 @@ class Instance:
 
     def compute(self, before: Sequence[Tensor], *inputs: Tensor) -> Any:
         known = dict(zip(self.changing, before, strict=True))
-        stored = (known[at] if at in known else reader() for at, reader in enumerate(self.readers))
+        stored = [known[at] if at in known else reader() for at, reader in enumerate(self.readers)]
         return self.module(*inputs, *stored)
 
 

@@ -27,36 +27,50 @@ reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None
 
 def move(x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: Move) -> Tensor:
     """This device's value after ``step``; ``rank`` of ``size`` is its position in the group."""
+    return begin(x, group, rank, size, step, later=False)()
+
+
+def begin(
+    x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: Move, *, later: bool
+) -> Callable[[], Tensor]:
+    """Start ``step``; what is returned ends it and gives the value. ``later``: do not wait before that."""
     match step.kind:
         case "identity":
-            return x
+            return lambda: x
         case "mask":
-            return x if rank == 0 else torch.zeros_like(x)
+            return lambda: x if rank == 0 else torch.zeros_like(x)
         case "slice":
-            return local.take(x, step.dim, step.outer, size, rank, step.extent).contiguous()
+            return lambda: local.take(x, step.dim, step.outer, size, rank, step.extent).contiguous()
         case "all_gather":
             pieces = x.new_empty((size * x.shape[0], *x.shape[1:]) if x.dim() else (size,))
-            all_gather(pieces, x.contiguous(), group=group)
-            return local.place(pieces.view(size, *x.shape), step.dim, step.outer, step.extent)
+            work = all_gather(pieces, x.contiguous(), group=group, async_op=later)
+            return lambda: local.place(_there(pieces, work).view(size, *x.shape), step.dim, step.outer, step.extent)
         case "all_reduce":
             total = x.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(total, op=REDUCE_OPS[step.reduce], group=group)
-            return total.div_(size) if step.reduce == "mean" else total
+            work = dist.all_reduce(total, op=REDUCE_OPS[step.reduce], group=group, async_op=later)
+            return lambda: _mean(_there(total, work), size, step.reduce)
         case "reduce_scatter":
-            pieces = local.to_front(x, step.dim, step.outer, size, step.extent)
-            return _reduce_scatter(pieces, group, size, step.reduce)
+            parts = local.to_front(x, step.dim, step.outer, size, step.extent)
+            mine = parts.new_empty(parts.shape[1:])
+            op = REDUCE_OPS[step.reduce]
+            work = reduce_scatter(mine, parts.flatten(0, 1), op=op, group=group, async_op=later)
+            return lambda: _mean(_there(mine, work), size, step.reduce)
         case "all_to_all":
             sent = local.to_front(x, step.dim_to, step.outer_to, size)
-            pieces = torch.empty_like(sent)
-            dist.all_to_all_single(pieces.flatten(0, 1), sent.flatten(0, 1), group=group)
-            return local.place(pieces, step.dim, step.outer)
+            got = torch.empty_like(sent)
+            work = dist.all_to_all_single(got.flatten(0, 1), sent.flatten(0, 1), group=group, async_op=later)
+            return lambda: local.place(_there(got, work), step.dim, step.outer)
     raise ValueError(f"no such step: {step.kind}")
 
 
-def _reduce_scatter(pieces: Tensor, group: dist.ProcessGroup, size: int, reduce: str) -> Tensor:
-    mine = pieces.new_empty(pieces.shape[1:])
-    reduce_scatter(mine, pieces.flatten(0, 1), op=REDUCE_OPS[reduce], group=group)
-    return mine.div_(size) if reduce == "mean" else mine
+def _there(received: Tensor, work: Any) -> Tensor:
+    if work is not None:
+        work.wait()
+    return received
+
+
+def _mean(total: Tensor, size: int, reduce: str) -> Tensor:
+    return total.div_(size) if reduce == "mean" else total
 
 
 class _Conversion(torch.autograd.Function):

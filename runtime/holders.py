@@ -20,6 +20,8 @@ from autopar.runtime import torch_private
 from autopar.runtime.devices import Here
 from autopar.runtime.dtensors import filled
 from autopar.runtime.dtypes import TORCH_DTYPES
+from autopar.runtime.reading import local_of
+from autopar.runtime.step_sums import StepSums
 
 
 class Holder(nn.Module):
@@ -36,6 +38,7 @@ class Holder(nn.Module):
         self.inner = inner
         self.zero = 0
         self.stays = True
+        self.sums: StepSums | None = None
         self.described = {parameter.fqn: (f"p{i}", parameter) for i, (parameter, _) in enumerate(parameters)}
         for i, (_, held) in enumerate(parameters):
             self.register_parameter(f"p{i}", held)
@@ -52,7 +55,9 @@ class Holder(nn.Module):
         name, parameter = self.described[fqn]
         held: Tensor = getattr(self, name)
         if isinstance(held, DTensor):
-            held = filled(held.to_local(), parameter.layout, parameter.type.shape)
+            held = filled(local_of(held), parameter.layout, parameter.type.shape)
+        if self.sums is not None:
+            held = self.sums.now(parameter, held)
         dtype = TORCH_DTYPES[parameter.compute_dtype]
         return held if held.dtype == dtype else held.to(dtype)
 

@@ -140,6 +140,7 @@ def join(made: Made, first: Running, here: Here) -> tuple[Parts, str]:
     parts = Parts(
         tensors=held.tensors, top=held.top, training=training, forward=forward,
         before=prologue(program, here, read), holders=held.holders, owners=held.owners, buffers=stored,
+        sums=held.sums,
     )  # fmt: skip
     return parts, _forward_only(program, first)
 

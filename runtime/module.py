@@ -18,6 +18,7 @@ from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.runtime import inputs as entries
 from autopar.runtime import local, torch_private
 from autopar.runtime.assemble import assemble, skeleton
+from autopar.runtime.compiled import Compile
 from autopar.runtime.devices import here
 from autopar.runtime.dtensors import as_dtensor
 from autopar.runtime.holders import set_gradient_sync
@@ -25,6 +26,7 @@ from autopar.runtime.modes import Made, Modes, Restore, Running, grad_free
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.padding import padded
 from autopar.runtime.parameters import Names, Stored, Whole
+from autopar.runtime.profiling import StepProfile, profile
 from autopar.runtime.random_words import at_microbatch, rng_state
 from autopar.runtime.scaling import LossScale
 from autopar.runtime.stages import Stages
@@ -43,9 +45,9 @@ class ParallelModule(WholeState):
     order. ``plan`` is what the program was lowered from. ``restore`` rebuilds the model's own output type in
     ``forward``; without it, a tuple. ``calling`` finds the inputs in a call of the model; without it a call
     has the inputs themselves. ``padding``: how a smaller batch is filled up. ``training``: the mode of the model
-    that the program was made from; ``other_mode`` makes that of the other when it is first asked for. ``pipeline``:
-    the program cut into stages, for a device mesh with the axis ``pp``; then parameters are those of this rank's
-    stages. Making one is a collective of all ranks.
+    that the program was made from; ``other_mode`` makes that of the other when it is first asked for. ``compile``:
+    compile each distinct block once (``compiled.py``). ``pipeline``: the program cut into stages, for a device mesh
+    with the axis ``pp``; then parameters are those of this rank's stages. Making one is a collective of all ranks.
 
     Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
     every ``train_step``, and every ``forward`` in training mode, raises by one. Neither is part of the state dict:
@@ -63,7 +65,7 @@ class ParallelModule(WholeState):
         restore: Restore | None = None,
         calling: entries.Calling | None = None,
         padding: Padding = NOT_PLANNED,
-        compile: bool = False,
+        compile: Compile = False,
         rng_seed: int = 0,
         training: bool = True,
         pipeline: Pipeline | None = None,
@@ -73,6 +75,7 @@ class ParallelModule(WholeState):
         self.rng_seed = rng_seed
         self.rng_step = 0
         self._plan = plan
+        self._compiled = compile
         self._program = program
         torch_private.forget_meshes()  # a new world may have taken the place of one that has had a module
         self._here = here(program.mesh, device_mesh)
@@ -132,12 +135,13 @@ class ParallelModule(WholeState):
     def _accumulate(self, now: Running, given: dict[str, Tensor], rng: Tensor) -> Tensor:
         total: Tensor | None = None
         last = self._program.microbatches - 1
-        for index in range(last + 1):
-            set_gradient_sync(self._parts[0].top, index == last)
-            (loss,) = self._run(now, given, index, rng, loss_only=True)
-            if loss.requires_grad:
-                self.loss_scale.scaled(loss).backward()
-            total = loss.detach() if total is None else total + loss.detach()
+        with self._parts[0].sums.once():
+            for index in range(last + 1):
+                set_gradient_sync(self._parts[0].top, index == last)
+                (loss,) = self._run(now, given, index, rng, loss_only=True)
+                if loss.requires_grad:
+                    self.loss_scale.scaled(loss).backward()
+                total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         return total
 
@@ -189,6 +193,22 @@ class ParallelModule(WholeState):
                 layout = _without_microbatches(program, value.layout)
                 outputs.append(as_dtensor(joined, layout, value.type.shape, self._here))
         return tuple(outputs) if now.restore is None else now.restore(outputs)
+
+    def profile(self, steps: int, *args: Any, **kwargs: Any) -> StepProfile:
+        """Measure ``steps`` steps on this rank's part of a batch, given as ``train_step`` takes it.
+
+        Returns time and memory beside the plan's figures; parameters, gradients, buffers and ``rng_step`` are
+        afterwards what they were. A collective of all ranks. Raises UsageError as ``train_step`` does, and for
+        fewer than 1 step.
+        """
+        at, scale = self.rng_step, self.loss_scale.state_dict()
+        try:
+            return profile(
+                self, lambda: self.train_step(*args, **kwargs), steps, self._plan, compiled=bool(self._compiled)
+            )
+        finally:
+            self.rng_step = at
+            self.loss_scale.load_state_dict(scale)
 
     def shard_inputs(self, batch: Any, *, pad: bool = False) -> Any:
         """This rank's part of a global batch, in the form given: one tensor, a tuple, or a dict.

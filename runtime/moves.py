@@ -31,12 +31,14 @@ class TwoWay:
     """A conversion: the move of the values and the move of their gradients.
 
     ``differentiable`` is False where no gradient passes: it is not wanted, or the reduction is a max.
+    ``once``: the gradients are added up at the end of a step.
     """
 
     forward: Move
     backward: Move
     differentiable: bool
     runtime_owned: bool = False
+    once: bool = False
 
 
 def of_step(step: Step) -> TwoWay:
@@ -73,7 +75,7 @@ def of_node(node: Node) -> TwoWay:
         extent=number("extent", 0),
     )
     found = _two_way(forward, str(node.attr("backward", "none")))
-    return replace(found, runtime_owned=node.attr("owner") == "runtime")
+    return replace(found, runtime_owned=node.attr("owner") == "runtime", once=node.attr("owner") == "step")
 
 
 def _two_way(forward: Move, backward: str) -> TwoWay:

@@ -2,9 +2,9 @@
 
 Every node becomes one call of a function resolved beforehand. A block's module takes its inputs, then the
 tensors of its parameters, so that one module serves all instances of the block; the main graph takes its
-inputs, then the tensors of the parameters that it names itself. Conversions that FSDP2 performs, and those
-over microbatches, which the schedule performs, vanish. A module writes nothing: the new values of buffers end
-its outputs (``written``), for whoever runs it to store.
+inputs, then the tensors of the parameters that it names itself. What vanishes: conversions that FSDP2 performs,
+those over microbatches, which the schedule performs, and sums that wait for the end of a step (``step_sums.py``). A
+module writes nothing: the new values of buffers end its outputs (``written``), for whoever runs it to store.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from torch import fx
 
 from autopar.ir.errors import IRError
 from autopar.ir.graph import ASSIGN, Graph, Node, Operand, assigned
+from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.runtime.collectives import conversion, move
 from autopar.runtime.moves import of_node
 from autopar.runtime.ops import bind
+from autopar.runtime.overlap import Sent, spread
 from autopar.runtime.tape import run_once, sent_once
+
+# Operations that are worth a collective's time.
+HEAVY = ("matmul", "attention", "conv")
 
 # What stands for a ``call`` node: operands in, results out.
 Call = Callable[..., tuple[torch.Tensor, ...]]
@@ -50,17 +55,21 @@ def build(
     *,
     calls: Callable[[Node], Call] | None = None,
     once: Mapping[str, bool] | None = None,
+    overlap: bool = False,
 ) -> fx.GraphModule:
     """The graph as a module: ``module(*inputs, *stored) -> outputs and new values of buffers, one tuple``.
 
     ``coordinate``: this device's position on each axis; ``groups``: its process group along each axis
     (axes of size 1 may be absent); ``calls`` gives the function behind each ``call`` node; ``once`` the nodes that
-    run once though the graph is recomputed, and whether their results are kept (``ir/recompute.py``).
+    run once though the graph is recomputed, and whether their results are kept (``ir/recompute.py``); with ``overlap``
+    collectives are waited for where their results are needed (``overlap.py``).
     """
     built = fx.Graph()
     values: dict[str, fx.Node] = {}
     news: list[fx.Node] = []
     stored = {node.result.name for node in graph.sources("param")}
+    sent: list[Sent] = []
+    heavy: set[fx.Node] = set()
     for node in (*graph.sources("input"), *stored_nodes(graph)):
         values[node.result.name] = built.placeholder(_identifier(node.result.name))
     single = once or {}
@@ -74,8 +83,11 @@ def build(
             continue
         if node.target.startswith("comm."):
             of_parameter = next(node.uses()) in stored
-            values[node.result.name] = _conversion(built, node, operands[0], groups, single, of_parameter)
+            found = _conversion(built, node, operands[0], groups, single, of_parameter)
+            values[node.result.name] = found
             stored.update([node.result.name] if of_parameter else [])
+            if found is not operands[0] and not of_parameter:
+                sent.append((found, of_node(node), groups[str(node.attr("axis"))]))
             continue
         function: Callable[..., Any]
         args: tuple[Any, ...]
@@ -90,8 +102,12 @@ def build(
         if node.results[0].name in single:
             function = run_once(function, kept=single[node.results[0].name])
         made = built.create_node("call_function", function, args, kwargs)
+        if node.target == "call" or row(node).op_class in HEAVY:
+            heavy.add(made)
         for index, value in enumerate(node.results):
             values[value.name] = built.call_function(operator.getitem, (made, index)) if several else made
+    if overlap:
+        spread(built, sent, heavy)
     built.output((*(values[name] for name in graph.outputs), *news))
     built.lint()
     return fx.GraphModule(torch.nn.Module(), built, class_name=_identifier(graph.name))
@@ -105,7 +121,7 @@ def _conversion(
     axis = step.forward.axis
     if axis == MICROBATCH_AXIS and step.forward.kind not in ("identity", "all_reduce"):
         raise IRError(f"{node.result.name} = {node.target}: no value but the loss crosses microbatches")
-    if step.runtime_owned or axis == MICROBATCH_AXIS or axis not in groups:
+    if step.runtime_owned or step.once or axis == MICROBATCH_AXIS or axis not in groups:
         assert isinstance(operand, fx.Node)
         return operand
     mover = sent_once(move, kept=once[node.result.name]) if node.result.name in once else move

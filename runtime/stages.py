@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from autopar.ir.layout import Layout
 from autopar.ir.pipeline import PIPELINE_AXIS, Pipeline
 from autopar.ir.program import Program
 from autopar.runtime.assemble import assemble
+from autopar.runtime.compiled import Compile
 from autopar.runtime.devices import Here
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.norm import grad_norm
@@ -32,7 +34,7 @@ class Stages:
     """
 
     def __init__(
-        self, program: Program, pipeline: Pipeline, here: Here, whole: Whole, names: Names, *, compile: bool
+        self, program: Program, pipeline: Pipeline, here: Here, whole: Whole, names: Names, *, compile: Compile
     ) -> None:
         self._program, self._pipeline, self._here, self._names = program, pipeline, here, names
         self._place = here.device_mesh.get_local_rank(PIPELINE_AXIS)
@@ -68,7 +70,10 @@ class Stages:
         before = [copy.grad for copy in copies]
         for copy in copies:
             copy.grad = None
-        loss = self._pipelined.step(given, rng, training=True, scale=scale)
+        with ExitStack() as ends:
+            for parts in self.parts.values():
+                ends.enter_context(parts.sums.once())
+            loss = self._pipelined.step(given, rng, training=True, scale=scale)
         self._sum_tied()
         for copy, earlier in zip(copies, before, strict=True):
             if earlier is not None and copy.grad is not None:

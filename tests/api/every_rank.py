@@ -160,7 +160,9 @@ def lowered(program: Program, rank: int) -> Sent:
     calls: Sent = {}
 
     def write(name: str) -> Callable[..., None]:
-        def call(*tensors: Tensor, op: Any = None, group: dist.ProcessGroup) -> None:
+        def call(
+            *tensors: Tensor, op: Any = None, group: dist.ProcessGroup, async_op: bool = False
+        ) -> None:
             entry = Collective(name, tuple(tuple(t.shape) for t in tensors), tensors[0].dtype)
             calls.setdefault(tuple(dist.get_process_group_ranks(group)), []).append(entry)
 
@@ -198,7 +200,7 @@ def _run(program: Program, at: Here) -> None:
             made[name] = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=meta, requires_grad=learns)
         return made[name]
 
-    blocks = {b.name: build(b, at.coordinate, at.groups, meta) for b in program.graph.blocks}
+    blocks = {b.name: build(b, at.coordinate, at.groups, meta, overlap=True) for b in program.graph.blocks}
 
     def call_of(node: Node) -> Any:
         block = program.graph.block(str(node.attr("block")))
@@ -225,7 +227,7 @@ def _run(program: Program, at: Here) -> None:
         values |= dict(zip(program.prologue.outputs, results, strict=True))
     assert program.loss is not None
     graph = needed(program.graph, (program.loss,))
-    main = build(graph, at.coordinate, at.groups, meta, calls=call_of)
+    main = build(graph, at.coordinate, at.groups, meta, calls=call_of, overlap=True)
     for index in range(program.microbatches):
         parts = [entry.microbatch(values[entry.name], index) for entry in graph_inputs(graph)]
         loss, *_ = main(*parts, *(stored(node) for node in stored_nodes(graph)))

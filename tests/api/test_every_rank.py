@@ -116,7 +116,7 @@ def _data_group(sent: Sent, mesh: tuple[tuple[str, int], ...] | None) -> tuple[i
 
 
 def test_what_the_module_sends_over_tp_is_what_its_graphs_send():
-    """FSDP2 has no part in it; the norm of the gradients comes last."""
+    """FSDP2 has no part in it; the sums at the end of the step and the norm of the gradients come last."""
     for rank, sent in all_trained(2, TWO_AXES, SOME).items():
         expected = all_lowered(2, TWO_AXES)[rank]
         (group,) = [group for group in expected if group[1] - group[0] == 1]

@@ -124,7 +124,7 @@ def test_sequence_parallel_pair_scatters_where_it_would_reduce() -> None:
     program = lower_text(MLP, TP, choices, {"a": "tp:S(0)", "b": "tp:S(1)"})
     assert collectives(program, "tp") == ["reduce_scatter", "all_reduce"]
     assert collectives(program, "tp", "backward") == ["all_gather", "all_reduce"]  # the second for the bias
-    assert '%c.2: f64[12]{tp:R*} = comm.identity(%c) {axis="tp", backward="all_reduce"}' in body(program)
+    assert '%c.2: f64[12]{tp:R*} = comm.identity(%c) {axis="tp", backward="all_reduce", owner="step"}' in body(program)
 
 
 def test_three_projections_share_one_all_reduce() -> None:
@@ -166,8 +166,8 @@ def test_norm_over_part_of_the_sequence_reduces_its_weights_in_the_graph() -> No
     program = lower_text(NORM, TP, {"y": {"tp": "d1"}, "l": {"tp": "d1"}})
     assert body(program) == expected("""
         %x.1: f64[2,4,8]{tp:S(1)} = comm.slice(%x) {axis="tp", backward="none", dim=1, outer=1}
-        %w.2: f64[8]{tp:R*} = comm.identity(%w) {axis="tp", backward="all_reduce"}
-        %b.3: f64[8]{tp:R*} = comm.identity(%b) {axis="tp", backward="all_reduce"}
+        %w.2: f64[8]{tp:R*} = comm.identity(%w) {axis="tp", backward="all_reduce", owner="step"}
+        %b.3: f64[8]{tp:R*} = comm.identity(%b) {axis="tp", backward="all_reduce", owner="step"}
         %y: f64[2,4,8]{tp:S(1)} = aten.layer_norm.default(%x.1, %w.2, %b.3) {normalized_shape=(8,)}
         %l: f64[]{tp:P(sum)} = aten.sum.default(%y) {}
         %l.4: f64[]{tp:R} = comm.all_reduce(%l) {axis="tp", backward="none"}
@@ -284,7 +284,8 @@ def test_more_devices_than_key_heads_split_the_queries_of_each_head() -> None:
     mesh = Mesh((("tp", 4),))
     program = lower_text(ATTENTION, mesh, {"y": {"tp": "h"}, "z": {"tp": "*b1/2"}, "l": {"tp": "d1/2"}})
     assert "%q.1: f64[2,8,4,2]{tp:S(1)/2} = comm.slice(%q)" in body(program)
-    assert '%k.2: f64[2,2,4,2]{tp:R*} = comm.identity(%k) {axis="tp", backward="all_reduce"}' in body(program)
+    whole = '%k.2: f64[2,2,4,2]{tp:R*} = comm.identity(%k) {axis="tp", backward="all_reduce", owner="step"}'
+    assert whole in body(program)
 
 
 def test_sizes_of_views_are_local() -> None:

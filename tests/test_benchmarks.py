@@ -1,0 +1,73 @@
+"""The benchmarks' own arithmetic, and that each command runs on a tiny model. No figure is held to a limit here."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu, runtime
+from benchmarks.paired import estimate
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_interval_of_a_median_is_that_of_the_binomial_table() -> None:
+    """30 values: the 10th and the 21st (95.7 %); 6 values: the ends (96.9 %)."""
+    thirty = estimate([float(i) for i in range(1, 31)])
+    assert (thirty.median, thirty.low, thirty.high) == (15.5, 10, 21)
+    six = estimate([6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
+    assert (six.low, six.high, six.half_width) == (1, 6, 2.5)
+    with pytest.raises(ValueError, match="at least 6"):
+        estimate([1.0] * 5)
+
+
+def test_the_interval_holds_the_true_median_as_often_as_it_says() -> None:
+    draw = random.Random(0)
+    held = 0
+    for _ in range(2000):
+        found = estimate([draw.lognormvariate(0, 0.3) for _ in range(30)])
+        held += found.low <= 1.0 <= found.high
+    assert 0.94 < held / 2000 < 0.975
+
+
+def test_too_few_pairs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        runtime.main(["--pairs", "5"])
+    assert "at least 6 pairs" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_gpu_benchmark_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main([]) == 2
+    assert "--device cpu" in capsys.readouterr().err
+
+
+def run(tmp_path: Path, *words: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-m", *words, "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert not done.returncode or "benchmarks.runtime" in words, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_one_gpu_runs_on_a_cpu(tmp_path: Path) -> None:
+    """Same losses both ways, eager and compiled, and a file with every figure."""
+    run(tmp_path, "benchmarks.gpu", "--device", "cpu", "--steps", "1", "--turns", "1", "--backend", "aot_eager")
+    found = json.loads((tmp_path / "gpu-tried-on-cpu.json").read_text())
+    assert [each["compiled"] for each in found["runs"]] == [None, "aot_eager"]
+    assert all(each["ratio_of_throughput"] > 0 and each["planned_peak_bytes"] for each in found["runs"])
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_the_runtime_runs(tmp_path: Path) -> None:
+    """Every case of one and two processes: equal losses, a ratio with its interval."""
+    run(tmp_path, "benchmarks.runtime", "--tiny", "--pairs", "6", "--processes", "1", "2")
+    found = json.loads((tmp_path / "runtime.json").read_text())
+    assert [each["case"] for each in found["cases"]] == ["1 process", "tp 2", "dp 2, ZeRO 3", "dp 2, ZeRO 0"]
+    assert all(each["ratio"]["low"] <= each["ratio"]["median"] <= each["ratio"]["high"] for each in found["cases"])
