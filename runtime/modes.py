@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Graph, Node
 from autopar.ir.program import Program
+from autopar.ir.recompute import once
 from autopar.runtime.agreement import agree
 from autopar.runtime.assemble import Parts, Runnable, buffer, changed, needed, owners_of, prologue, written_names
 from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
@@ -122,7 +123,13 @@ def join(made: Made, first: Running, here: Here) -> tuple[Parts, str]:
                 owner.unshard()
         return owner.read(fqn)
 
-    modules = {b.name: build(b, here.coordinate, here.groups, here.device) for b in program.graph.blocks}
+    modules = {
+        block.name: build(
+            block, here.coordinate, here.groups, here.device,
+            once=once(block) if program.recompute.get(block.name) == "selective" else None,
+        )
+        for block in program.graph.blocks
+    }  # fmt: skip
     made_calls: dict[int, Callable[..., tuple[Tensor, ...]]] = {}
 
     def call_of(node: Node) -> Callable[..., tuple[Tensor, ...]]:
