@@ -147,6 +147,7 @@ def _count(
 def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Program) -> None:
     """What the runtime does: gradients reduced, sharded parameters gathered."""
     zero = _zero_by_parameter(program)
+    at_the_end: dict[tuple[tuple[str, ...], str], int] = {}
     for parameter in program.parameters:
         level, where = zero.get(parameter.fqn, (program.zero.get("", 0), "main"))
         size = local_bytes(parameter.layout, parameter.type)
@@ -157,8 +158,11 @@ def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Progr
             key = (kind, axis, amount, where, phase)
             found[key] = found.get(key, 0) + count
         cut = parameter.runtime_axes if level else ()
-        for axis in parameter.step_axes:
-            key = ("all_reduce", axis, -(-size // math.prod(map(program.mesh.size, cut))), where, "grad")
+        together = (parameter.step_axes, parameter.type.dtype)
+        at_the_end[together] = at_the_end.get(together, 0) + -(-size // math.prod(map(program.mesh.size, cut)))
+    for (axes, _), size in at_the_end.items():  # one buffer for all of them
+        for axis in axes:
+            key = ("all_reduce", axis, size, "main", "grad")
             found[key] = found.get(key, 0) + 1
 
 

@@ -17,7 +17,7 @@ from tests.lowered import pricing_of
 from tests.parity.planned import Case, mesh_of, planned
 
 CASES = [
-    Case(model="gpt2", mesh="dp=2,tp=2", microbatches=2, layers=4), Case(model="llama", mesh="dp=2", microbatches=4),
+    Case(model="gpt2", mesh="dp=2", microbatches=2, layers=4), Case(model="llama", mesh="dp=2,tp=2", microbatches=4),
     Case(model="bert", mesh="tp=2", microbatches=2, folded=False),
 ]  # fmt: skip
 

@@ -86,7 +86,7 @@ def test_gradients_are_added_up_once_a_step() -> None:
     both = {name: first[name] + second[name] for name in first}
     for found in run_processes(2, run):
         # the agreement on the inputs, the loss of each microbatch, the weights together
-        assert found["sizes"] == [1, *[1] * MICROBATCHES, 16]
+        assert found["sizes"] == [3, *[1] * MICROBATCHES, 16]
         compare(found["one"], first, tol=1e-12, what="one step")
         compare(found["two"], both, tol=1e-12, what="two steps")
         assert found["same tensor"] and found["refused"] == "UsageError"
