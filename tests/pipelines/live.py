@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch.distributed.pipelining import PipelineStage
 
-from tests.families import FAMILIES
-from tests.pipelines.processes import Case, parallel
+from tests.pipelines.processes import MODELS, Case, parallel
 
 
 def most_held(case: Case) -> tuple[int, int]:
     """(microbatches, most that were forward and not yet backward) on this rank's only stage in a step."""
     torch.manual_seed(0)
-    family = FAMILIES[case.family]
+    family = MODELS[case.family]
     model = parallel(case, family.build())
     held, most = 0, 0
     forward, backward = PipelineStage.forward_one_chunk, PipelineStage.backward_one_chunk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,28 @@ from torch import Tensor, nn
 import autopar
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.parity import compare
+from tests import models
 from tests.families import FAMILIES, Family
 from tests.families.measure import EPS, LEARNING_RATE, PROFILE
 
 STEPS, ACCUMULATED, MAX_NORM = 3, 2, 0.5
 torch.set_num_threads(1)
+
+# Deep enough that two stages a rank are cut between layers, which then stay folded, sharded and recomputed one by one.
+DEEP = 5
+
+
+def deep(name: str, build: Callable[..., nn.Module], tolerance: float, **changes: Any) -> Family:
+    batch = models.inputs(build.__name__)
+    return Family(name=name, build=lambda: build(DEEP, **changes), batch=lambda: batch, tolerance=tolerance)
+
+
+MODELS: dict[str, Family] = {
+    **FAMILIES,
+    "deep gpt2": deep("deep gpt2", models.gpt2, 1e-10),
+    "deep llama": deep("deep llama", models.llama, 1e-6),
+    "dropout": deep("dropout", models.gpt2, 1e-10, resid_pdrop=0.2),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +48,8 @@ class Case:
 
     def __str__(self) -> str:
         mesh = ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
-        return "-".join([self.family, mesh, *(f"{key}={value}" for key, value in self.options.items())])
+        options = [f"{key}={value}" for key, value in self.options.items()]
+        return "-".join([self.family.replace(" ", "-"), mesh, *options])
 
     @property
     def world_size(self) -> int:
@@ -56,7 +74,7 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 def parallel(case: Case, model: nn.Module) -> ParallelModule:
     options = {"num_microbatches": 4, **case.options}
     return autopar.parallelize(
-        model, FAMILIES[case.family].batch(), mesh=case.mesh, profile=PROFILE, loss_fn=FAMILIES[case.family].loss_fn,
+        model, MODELS[case.family].batch(), mesh=case.mesh, profile=PROFILE, loss_fn=MODELS[case.family].loss_fn,
         **options,
     )  # fmt: skip
 
@@ -66,7 +84,7 @@ def train(case: Case) -> dict[str, Any]:
 
     Raises VerificationError on rank 0 where one differs from one device's; returns how the work was split.
     """
-    family = FAMILIES[case.family]
+    family = MODELS[case.family]
     torch.manual_seed(0)
     alone = family.build()
     model = parallel(case, copy.deepcopy(alone))
@@ -101,6 +119,19 @@ def train(case: Case) -> dict[str, Any]:
         "microbatches": model.plan.num_microbatches,
         "names": [name for name, _ in model.named_parameters()], "zero": dict(model.plan.zero),
     }  # fmt: skip
+
+
+def drawn(case: Case) -> dict[str, Any]:
+    """Losses of two steps and the gradients of both, for a model that draws random numbers."""
+    torch.manual_seed(0)
+    family = MODELS[case.family]
+    model = parallel(case, family.build())
+    losses = [model.train_step(**model.shard_inputs(batch_of(family, step))) for step in range(2)]
+    return {"losses": losses, "gradients": model.full_gradients(), "recompute": set(model.plan.recompute.values())}
+
+
+def drawn_all(cases: list[Case]) -> list[dict[str, Any]]:
+    return [drawn(case) for case in cases]
 
 
 def loss_of(family: Family, model: nn.Module, batch: dict[str, Any]) -> Tensor:

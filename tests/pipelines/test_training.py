@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from autopar.runtime.parity import compare
 from tests import harness
 from tests.pipelines import processes
 from tests.pipelines.processes import Case
@@ -22,23 +23,31 @@ QUICK = [
     *(Case(family="llama", mesh={"pp": 2}, options={"schedule": s}) for s in ("gpipe", "interleaved", "zero_bubble")),
 ]
 FOUR = [Case(family="gpt2", mesh=PP2DP2), Case(family="t5", mesh=PP2TP2), Case(family="llama", mesh=PP4)]
+SLOW_TWO = [
+    *(
+        Case(family="deep gpt2", mesh={"pp": 2}, options={"schedule": schedule, "recompute": recompute})
+        for schedule in ("gpipe", "1f1b", "interleaved", "zero_bubble") for recompute in ("none", "selective", "full")
+    ),
+]  # fmt: skip
 SLOW_FOUR = [
     *(
         case for family in FAMILIES for mesh in (PP2DP2, PP2TP2, PP4)
         if (case := Case(family=family, mesh=mesh)) not in FOUR
     ),
     *(
-        Case(family="llama", mesh=PP2DP2, options={"schedule": schedule, "zero": zero})
-        for schedule in ("gpipe", "1f1b", "interleaved", "zero_bubble") for zero in (0, 3)
+        Case(family="deep llama", mesh=PP2DP2, options={"schedule": schedule, "zero": zero})
+        for schedule in ("gpipe", "1f1b", "interleaved", "zero_bubble") for zero in (0, 1, 2, 3)
         if (schedule, zero) != ("zero_bubble", 3)
     ),
-    *(Case(family="gpt2", mesh=PP2DP2, options={"recompute": "full", "schedule": s}) for s in ("1f1b", "zero_bubble")),
     Case(family="bert", mesh={"dp": 2, "pp": 2}), Case(family="whisper", mesh=PP2TP2),
     Case(family="gemma3", mesh=PP2DP2), Case(family="swin", mesh=PP2DP2),
 ]  # fmt: skip
 EIGHT = [Case(family=family, mesh={"pp": 2, "dp": 2, "tp": 2}) for family in FAMILIES]
-LAUNCHES = {"two": (2, QUICK), "four": (4, FOUR), "more of four": (4, SLOW_FOUR), "eight": (8, EIGHT)}
-SLOW = ("more of four", "eight")
+LAUNCHES = {
+    "two": (2, QUICK), "four": (4, FOUR), "more of two": (2, SLOW_TWO), "more of four": (4, SLOW_FOUR),
+    "eight": (8, EIGHT),
+}  # fmt: skip
+SLOW = ("more of two", "more of four", "eight")
 
 
 @functools.cache
@@ -61,6 +70,8 @@ def test_training_is_that_of_one_device(launch: str, case: Case) -> None:
     assert all(found["stages"] == ranks[0]["stages"] for found in ranks)
     assert ranks[0]["microbatches"] == 4
     assert ranks[0]["schedule"] == case.options.get("schedule", "1f1b")
+    if case.family.startswith("deep"):
+        assert all("/" in mark for mark in ranks[0]["stages"])  # between layers
     if "zero" in case.options:
         assert set(ranks[0]["zero"].values()) == {case.options["zero"]}
 
@@ -72,3 +83,25 @@ def test_a_rank_holds_the_parameters_of_its_stages_alone(case: Case) -> None:
     tied = {"gpt2": 1, "t5": 3}.get(case.family, 0)  # embedding and head, relative positions of encoder and decoder
     assert len(held[0] & held[1]) <= tied
     assert held[0] - held[1] and held[1] - held[0]
+
+
+DRAWING = [
+    Case(family="dropout", mesh={"dp": 2}),
+    *(
+        Case(family="dropout", mesh={"pp": 2}, options={"recompute": recompute, "schedule": schedule})
+        for recompute, schedule in (
+            ("none", "1f1b"), ("full", "1f1b"), ("selective", "1f1b"), ("full", "interleaved"), ("full", "zero_bubble")
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_stages_draw_what_any_other_plan_draws() -> None:
+    """Dropout, recomputed too: losses and gradients of every schedule are those of data parallelism."""
+    first, *others = harness.run_processes(2, processes.drawn_all, DRAWING, timeout_s=280)[0]
+    for case, found in zip(DRAWING[1:], others, strict=True):
+        assert case.options["recompute"] in found["recompute"]
+        for step, (loss, wanted) in enumerate(zip(found["losses"], first["losses"], strict=True)):
+            compare({"loss": loss}, {"loss": wanted}, tol=1e-10, what=f"{case}: loss of step {step}")
+        compare(found["gradients"], first["gradients"], tol=1e-10, what=f"{case}: gradients")
