@@ -124,7 +124,10 @@ def arrange(units: Sequence[Unit], shape: Shape, pricing: Pricing, memory_bytes:
 
     def stage_bytes(stage: int, first: int, after: int) -> int:
         most = max(unit.transient_bytes for unit in units[first:after])
-        return held[after] - held[first] + round((saved[after] - saved[first]) * shape.live(stage)) + most
+        # torch keeps a buffer for what arrives with each microbatch: values from before, gradients from behind
+        arriving = (units[first].entering_bytes if first else 0) + (units[after].entering_bytes if after < count else 0)
+        alive = round((saved[after] - saved[first]) * shape.live(stage))
+        return held[after] - held[first] + alive + most + shape.microbatches * arriving
 
     limit = memory_bytes // shape.loops
     best: list[dict[int, tuple[int, int]]] = [{} for _ in range(stages + 1)]

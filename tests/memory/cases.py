@@ -25,3 +25,13 @@ CASES = [
         "zero": 3, "recompute": "none", "num_microbatches": 2, "mixed_precision": "bf16",
     }),
 ]  # fmt: skip
+
+PP, BOTH = {"pp": 2}, {"pp": 2, "dp": 2}
+PIPELINES = [
+    Case(model="llama", mesh=PP, options={"recompute": "none", "num_microbatches": 4}),
+    Case(model="llama", mesh=PP, options={"recompute": "full", "num_microbatches": 4}),
+    Case(model="llama", mesh=PP, options={"recompute": "none", "num_microbatches": 4, "schedule": "gpipe"}),
+    Case(model="llama", mesh=BOTH, options={"zero": 0, "recompute": "none", "num_microbatches": 4}),
+    Case(model="llama", mesh=BOTH, options={"zero": 1, "recompute": "selective", "num_microbatches": 4}),
+    Case(model="llama", mesh=BOTH, options={"zero": 3, "recompute": "none", "num_microbatches": 4}),
+]

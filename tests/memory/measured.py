@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import autopar
+from tests.harness import run_processes
 from tests.memory.live import Live
 from tests.models import exact_loss
 from tests.parity.processes import NETWORKS
@@ -76,10 +78,17 @@ def measure(case: Case) -> dict[str, Any]:
             made.train_step(**given)
             optimizer.step()
             optimizer.zero_grad()
+    place = made._here.device_mesh.get_local_rank("pp") if "pp" in case.mesh else 0
     return {
-        "measured": live.peak, "planned": made.plan.memory.peak_bytes[0], "parts": dict(made.plan.memory.parts),
+        "measured": live.peak, "planned": made.plan.memory.peak_bytes[place], "parts": dict(made.plan.memory.parts),
         "by operation": live.at_peak, "zero": dict(made.plan.zero), "recompute": dict(made.plan.recompute),
     }  # fmt: skip
+
+
+def measured_on(case: Case) -> list[dict[str, Any]]:
+    """Reports of one rank of each place on the pipeline axis."""
+    world = math.prod(case.mesh.values())
+    return run_processes(world, measure, case, timeout_s=280)[:: world // case.mesh["pp"]]
 
 
 def measure_all(cases: list[Case]) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ import pytest
 
 from autopar.passes.peak import Held, ParameterBytes, peak
 from tests.harness import run_processes
-from tests.memory.cases import CASES
-from tests.memory.measured import Case, measure_all
+from tests.memory.cases import CASES, PIPELINES
+from tests.memory.measured import Case, measure_all, measured_on
 
 TOLERANCE = 0.10
 QUICK = [case for case in CASES if case.options["recompute"] == "selective" and case.options["num_microbatches"] == 4]
@@ -47,3 +47,10 @@ def test_gradients_of_earlier_microbatches_stand_beside_all_activations() -> Non
     assert parts == {
         "parameters": 0, "gradients": 100, "optimizer": 0, "copies": 0, "activations": 207, "transient": 0,
     }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PIPELINES, ids=str)
+def test_every_stage_holds_what_is_planned_for_it(case: Case) -> None:
+    for stage, report in enumerate(measured_on(case)):
+        assert report["planned"] == pytest.approx(report["measured"], rel=TOLERANCE), (stage, report["parts"])
