@@ -24,7 +24,9 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return torch_private.wrapped(gradients[0], ctx.spec)
+        # A tensor of its own: autograd adds to the gradient of a leaf in place, and takes over a wrapper that nobody
+        # else holds. What is inside may be the gradient of another parameter too, as in ``x + a + b``.
+        return torch_private.wrapped(gradients[0].clone(), ctx.spec)
 
 
 def local_of(held: DTensor) -> Tensor:
