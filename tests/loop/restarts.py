@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,8 @@ from torch import Tensor, nn, optim
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 import autopar
-from autopar.errors import AutoparError
 from autopar.runtime.module import ParallelModule
+from tests.harness import refusal
 from tests.modes.networks import made as dropped
 from tests.parity.processes import Case as Model
 from tests.state.networks import made as unusual
@@ -85,7 +84,6 @@ def train(model: nn.Module, optimizer: optim.Optimizer, batch: Any, steps: int) 
 
 def saved(case: Case) -> dict[str, Any]:
     """Everything after ``BEFORE`` steps, and what comes of training on without a break."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     model, batch = case.parallel()
     steps = optimizer(model)
     train(model, steps, batch, BEFORE)
@@ -163,25 +161,4 @@ def refusals(case: Case) -> dict[str, str]:
     model.load_state_dict(copied)
     after = model.full_state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    return found
-
-
-def refusal(function: Callable[[], Any]) -> str:
-    try:
-        function()
-    except AutoparError as error:
-        return str(error)
-    return "accepted"
-
-
-def each(work: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-    """Several pieces of work in one set of processes."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
-    found = []
-    for function, args in work:
-        try:
-            found.append(function(*args))
-        except BaseException as error:
-            error.add_note(f"in {function.__name__} {args[0]}")
-            raise
     return found

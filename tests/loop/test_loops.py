@@ -30,8 +30,8 @@ EACH = [
 @functools.cache
 def launched(launch: str) -> list[list[Any]]:
     size, cases = LAUNCHES[launch]
-    work: list[Any] = [(loops.train, (case,)) for case in cases] + [(loops.forgotten, (cases[0],))]
-    return harness.run_processes(size, loops.each, work, timeout_s=300)
+    work: list[harness.Work] = [(loops.train, (case,)) for case in cases] + [(loops.forgotten, (cases[0],))]
+    return harness.run_processes(size, harness.each, work, timeout_s=300)
 
 
 @functools.cache

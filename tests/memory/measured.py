@@ -89,7 +89,3 @@ def measured_on(case: Case) -> list[dict[str, Any]]:
     """Reports of one rank of each place on the pipeline axis."""
     world = math.prod(case.mesh.values())
     return run_processes(world, measure, case, timeout_s=280)[:: world // case.mesh["pp"]]
-
-
-def measure_all(cases: list[Case]) -> list[dict[str, Any]]:
-    return [measure(case) for case in cases]

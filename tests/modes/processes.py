@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 import autopar
-from autopar.errors import AutoparError
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.parity import compare
+from tests.harness import refusal
 from tests.modes.networks import made
 
 FAIR = str(Path(__file__).parents[1] / "networks" / "fair.toml")
@@ -178,25 +177,4 @@ def refusals() -> dict[str, str]:
     scaled.eval()
     found["forward only"] = refusal(lambda: call(scaled.train_step, batch))
     found["loss has a graph"] = str(call(scaled, batch).requires_grad)
-    return found
-
-
-def refusal(function: Callable[[], Any]) -> str:
-    try:
-        function()
-    except AutoparError as error:
-        return str(error)
-    return "accepted"
-
-
-def each(work: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-    """Several pieces of work in one set of processes: starting them costs more than running."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
-    found = []
-    for function, args in work:
-        try:
-            found.append(function(*args))
-        except BaseException as error:
-            error.add_note(f"in {function.__name__} {' '.join(map(str, args))}")
-            raise
     return found

@@ -130,10 +130,6 @@ def drawn(case: Case) -> dict[str, Any]:
     return {"losses": losses, "gradients": model.full_gradients(), "recompute": set(model.plan.recompute.values())}
 
 
-def drawn_all(cases: list[Case]) -> list[dict[str, Any]]:
-    return [drawn(case) for case in cases]
-
-
 def loss_of(family: Family, model: nn.Module, batch: dict[str, Any]) -> Tensor:
     if family.loss_fn is None:
         return model(**batch).loss  # type: ignore[no-any-return]
@@ -144,8 +140,3 @@ def loss_of(family: Family, model: nn.Module, batch: dict[str, Any]) -> Tensor:
 def _same(family: Family, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:
     compare({n: t.double() for n, t in found.items()}, {n: t.double() for n, t in wanted.items()},
             tol=family.tolerance, what=what)  # fmt: skip
-
-
-def each(cases: list[Case]) -> list[dict[str, Any]]:
-    """Several cases in one set of processes: starting them costs more than running."""
-    return [train(case) for case in cases]

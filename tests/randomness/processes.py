@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.runtime.module import ParallelModule
+from tests.harness import refusal
 from tests.randomness.dropped import FAIR, LOSSES, MODELS, batch, example
 
 STEPS = 2
@@ -32,7 +32,6 @@ class Run:
 
 def trained(run: Run) -> dict[str, Any]:
     """Losses and gradients of two steps without an optimizer, then of ``forward``."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     torch.manual_seed(0)
     model = MODELS[run.model]().train()
     torch.manual_seed(40 + dist.get_rank())  # ranks differ: that of rank 0 counts
@@ -67,11 +66,6 @@ def _gradients(model: ParallelModule) -> dict[str, Tensor]:
     return found
 
 
-def each(runs: list[Run]) -> list[dict[str, Any]]:
-    """Several in one set of processes: starting them costs more than running."""
-    return [trained(run) for run in runs]
-
-
 def evaluated() -> str:
     """The message of an evaluation by a program made for training, where the model is not at hand."""
     x, target = example("masks")
@@ -79,8 +73,4 @@ def evaluated() -> str:
     model(x, target=target)
     model._modes._make = None
     model.eval()
-    try:
-        model(x, target=target)
-    except autopar.errors.UsageError as error:
-        return str(error)
-    return "no error"
+    return refusal(model, x, target=target)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from autopar.runtime.parity import compare
-from tests.harness import run_processes
+from tests.harness import each, run_processes
 from tests.randomness.dropped import TOLERANCES
-from tests.randomness.processes import Run, each, evaluated
+from tests.randomness.processes import Run, evaluated, trained
 
 QUICK = [
     Run(model="gpt2", mesh={"dp": 2}, options={"recompute": "full", "zero": 3}),
@@ -33,7 +33,7 @@ SLOW = [
 
 @functools.cache
 def alone(model: str) -> dict[str, Any]:
-    (found,) = run_processes(1, each, [Run(model=model)])[0]
+    (found,) = run_processes(1, trained, Run(model=model))
     return dict(found)
 
 
@@ -41,7 +41,7 @@ def alone(model: str) -> dict[str, Any]:
 def together(world: int, *, slow: bool = False) -> dict[str, list[dict[str, Any]]]:
     """What every rank found, by run."""
     runs = [run for run in (SLOW if slow else QUICK) if _world(run) == world]
-    ranks = run_processes(world, each, runs, timeout_s=300)
+    ranks = run_processes(world, each, [(trained, (run,)) for run in runs], timeout_s=300)
     return {str(run): [found[at] for found in ranks] for at, run in enumerate(runs)}
 
 
