@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import autopar
 from autopar.runtime.module import ParallelModule
 from tests.harness import refusal
 from tests.modes.networks import made as dropped
+from tests.on_mesh import OnMesh
 from tests.parity.processes import Case as Model
 from tests.state.networks import made as unusual
 
@@ -34,14 +35,11 @@ def _parity(name: str) -> tuple[nn.Module, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(OnMesh):
     name: str
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        words = [self.name.replace(" ", "-"), *(f"{axis}={size}" for axis, size in self.mesh.items())]
-        return "-".join([*words, *(f"{key}={value}" for key, value in self.options.items())])
+        return "-".join(self.words(self.name))
 
     def build(self) -> tuple[nn.Module, Any]:
         torch.manual_seed(0)

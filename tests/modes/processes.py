@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,20 @@ from autopar.runtime.module import ParallelModule
 from autopar.runtime.parity import compare
 from tests.harness import refusal
 from tests.modes.networks import made
+from tests.on_mesh import OnMesh
 
 FAIR = str(Path(__file__).parents[1] / "networks" / "fair.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(OnMesh):
     """``planned_in``: the mode of the model when it is planned."""
 
     name: str
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
     planned_in: str = "train"
 
     def __str__(self) -> str:
-        words = [self.name.replace(" ", "-"), *(f"{axis}={size}" for axis, size in self.mesh.items())]
-        words += [f"{key}={value}" for key, value in self.options.items()]
-        return "-".join([*words, *(["planned-in-eval"] if self.planned_in == "eval" else [])])
+        return "-".join([*self.words(self.name), *(["planned-in-eval"] if self.planned_in == "eval" else [])])
 
 
 def parallel(case: Case) -> tuple[ParallelModule, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,20 +13,18 @@ from torch.distributed.tensor import DTensor
 import autopar
 from autopar.runtime.module import ParallelModule
 from tests.harness import refusal
+from tests.on_mesh import OnMesh
 from tests.randomness.dropped import FAIR, LOSSES, MODELS, batch, example
 
 STEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(OnMesh):
     model: str
-    mesh: Mapping[str, int] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        mesh = ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
-        return "-".join([self.model, mesh, *(f"{key}={value}" for key, value in self.options.items())])
+        return "-".join(self.words(self.model))
 
 
 def trained(run: Run) -> dict[str, Any]:

@@ -40,23 +40,16 @@ def alone(model: str) -> dict[str, Any]:
 @functools.cache
 def together(world: int, *, slow: bool = False) -> dict[str, list[dict[str, Any]]]:
     """What every rank found, by run."""
-    runs = [run for run in (SLOW if slow else QUICK) if _world(run) == world]
+    runs = [run for run in (SLOW if slow else QUICK) if run.world_size == world]
     ranks = run_processes(world, each, [(trained, (run,)) for run in runs], timeout_s=300)
     return {str(run): [found[at] for found in ranks] for at, run in enumerate(runs)}
-
-
-def _world(run: Run) -> int:
-    world = 1
-    for size in run.mesh.values():
-        world *= size
-    return world
 
 
 @pytest.mark.parametrize("run", [*QUICK, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)], ids=str)
 def test_processes_draw_what_one_process_draws(run: Run) -> None:
     expected = alone(run.model)
     tolerance = TOLERANCES.get(run.model, 1e-10)
-    for found in together(_world(run), slow=run in SLOW)[str(run)]:
+    for found in together(run.world_size, slow=run in SLOW)[str(run)]:
         for at, (loss, gradients) in enumerate(zip(expected["losses"], expected["gradients"], strict=True)):
             compare({"loss": found["losses"][at]}, {"loss": loss}, tol=tolerance, what=f"loss of step {at}")
             compare(found["gradients"][at], gradients, tol=tolerance, what=f"gradients of step {at}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import autopar
 from tests.harness import refusal
+from tests.on_mesh import OnMesh
 from tests.state.networks import made
 from tests.state.simulated import FREE
 
@@ -20,14 +21,11 @@ STEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(OnMesh):
     name: str
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        words = [self.name, *(f"{axis}={size}" for axis, size in self.mesh.items())]
-        return " ".join([*words, *(f"{key}={value}" for key, value in self.options.items())])
+        return "-".join(self.words(self.name))
 
 
 def train(case: Case) -> dict[str, Any]:

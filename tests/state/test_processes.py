@@ -64,7 +64,7 @@ def same(found: dict[str, Any], wanted: dict[str, Any], what: str, tolerance: fl
 @pytest.mark.parametrize(
     ("launch", "case"),
     [
-        pytest.param(name, case, id=f"{name}-{case}".replace(" ", "-"), marks=[pytest.mark.slow] * (name == "pictures"))
+        pytest.param(name, case, id=f"{name}-{case}", marks=[pytest.mark.slow] * (name == "pictures"))
         for name, (_, cases) in LAUNCHES.items()
         for case in cases
     ],
