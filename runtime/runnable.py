@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from autopar.ir.errors import IRError
 from autopar.ir.graph import Graph, Node
@@ -21,6 +20,7 @@ from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.holders import Holder
 from autopar.runtime.inputs import graph_inputs
 from autopar.runtime.program import Call, build, stored_nodes, written
+from autopar.runtime.reading import part_of
 from autopar.runtime.step_sums import StepSums
 from autopar.runtime.updates import Updates
 
@@ -173,7 +173,7 @@ def _prologue(
 
 def buffer(tensor: Tensor, described: Parameter | None) -> Tensor:
     """A buffer or constant as the program computes with it; read anew each time, for it may be loaded."""
-    part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    part = part_of(tensor)
     return part if described is None else part.to(TORCH_DTYPES[described.compute_dtype])
 
 
