@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import autopar
 from autopar.runtime.module import ParallelModule
 from tests.harness import refusal
 from tests.modes.networks import made as dropped
+from tests.modes.processes import call
 from tests.on_mesh import OnMesh
 from tests.parity.processes import Case as Model
 from tests.state.networks import made as unusual
@@ -59,10 +60,6 @@ def optimizer(model: nn.Module) -> optim.Optimizer:
         {"params": [p for _, p in named if p.dim() <= 1], "lr": 5e-3},
     ]
     return optim.AdamW(groups, lr=1e-2, eps=1e-4, amsgrad=True)
-
-
-def call(function: Callable[..., Any], batch: Any) -> Any:
-    return function(**batch) if isinstance(batch, Mapping) else function(*batch)
 
 
 def train(model: nn.Module, optimizer: optim.Optimizer, batch: Any, steps: int) -> list[float]:

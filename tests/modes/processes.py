@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 import autopar
@@ -18,6 +17,7 @@ from autopar.runtime.parity import compare
 from tests.harness import refusal
 from tests.modes.networks import made
 from tests.on_mesh import OnMesh
+from tests.state.processes import loss_of, whole
 
 FAIR = str(Path(__file__).parents[1] / "networks" / "fair.toml")
 
@@ -43,11 +43,6 @@ def call(function: Callable[..., Any], batch: Any) -> Any:
     return function(**batch) if isinstance(batch, Mapping) else function(*batch)
 
 
-def whole(value: Any) -> Any:
-    value = value.full_tensor() if isinstance(value, DTensor) else value
-    return value.detach().clone() if isinstance(value, Tensor) else value
-
-
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
 
@@ -69,12 +64,6 @@ def trained(model: ParallelModule, batch: Any, *, evaluate: bool) -> list[Tensor
                 call(model, batch)
             model.train()
     return losses
-
-
-def loss_of(out: Any) -> Tensor:
-    found = out if isinstance(out, Tensor) else out["loss"] if isinstance(out, dict) else out[0]
-    assert isinstance(found, Tensor)
-    return found
 
 
 def run(case: Case) -> dict[str, Any]:
