@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from autopar.passes.peak import Held, ParameterBytes, peak
-from tests.harness import run_processes
+from tests.harness import each, run_processes
 from tests.memory.cases import CASES, PIPELINES
-from tests.memory.measured import Case, measure_all, measured_on
+from tests.memory.measured import Case, measure, measured_on
 
 TOLERANCE = 0.10
 QUICK = [case for case in CASES if case.options["recompute"] == "selective" and case.options["num_microbatches"] == 4]
@@ -20,7 +20,8 @@ SLOW = [case for case in CASES if case not in QUICK]
 @functools.cache
 def measured(*, slow: bool) -> list[dict[str, Any]]:
     """On rank 0, the cases in one set of processes."""
-    return list(run_processes(2, measure_all, SLOW if slow else QUICK, timeout_s=900)[0])
+    work = [(measure, (case,)) for case in (SLOW if slow else QUICK)]
+    return list(run_processes(2, each, work, timeout_s=900)[0])
 
 
 @pytest.mark.parametrize("case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)], ids=str)
