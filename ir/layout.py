@@ -18,26 +18,25 @@ directly inside the mesh axes before it prints without ``/outer``.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from autopar.ir.mesh import Mesh
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(NamedTuple):
     """The axis owns the factor of ``dim`` at global stride position ``outer``."""
 
     dim: int
     outer: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Replicate:
+class Replicate(NamedTuple):
     """Every device of the axis holds the same value.
 
     ``partial_grad`` (printed ``R*``): the consumers each return a part of the gradient.
@@ -46,8 +45,7 @@ class Replicate:
     partial_grad: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
+class Partial(NamedTuple):
     """The value is the reduction (``sum`` or ``max``) of what the devices of the axis hold."""
 
     op: str = "sum"
@@ -92,8 +90,7 @@ class Layout:
         return self.placements[self.mesh.index(axis)]
 
     def replace(self, axis: str, placement: Placement) -> Layout:
-        at = self.mesh.index(axis)
-        return Layout(self.mesh, (*self.placements[:at], placement, *self.placements[at + 1 :]))
+        return _replaced(self, self.mesh.index(axis), placement)
 
     @cached_property
     def _owners(self) -> dict[int, tuple[tuple[int, int, str], ...]]:
@@ -109,6 +106,9 @@ class Layout:
 
     def problem(self, shape: tuple[int, ...]) -> str | None:
         """Why this layout does not fit ``shape``, or None if it does."""
+        return _problem(self, shape)
+
+    def _problem(self, shape: tuple[int, ...]) -> str | None:
         for placement in self.placements:
             if isinstance(placement, Shard) and not 0 <= placement.dim < len(shape):
                 return f"no dim {placement.dim} in shape {list(shape)}"
@@ -178,6 +178,17 @@ class Layout:
             raise ValueError(f"axis {unknown[0]!r} is not one of the mesh's: {mesh}")
         ends: dict[int, int] = {}
         return cls(mesh, tuple(_parse(words.get(name, "R"), ends, size) for name, size in mesh.axes))
+
+
+# A search asks both of few layouts, by the hundred thousand.
+@functools.lru_cache(maxsize=1 << 16)
+def _replaced(layout: Layout, at: int, placement: Placement) -> Layout:
+    return Layout(layout.mesh, (*layout.placements[:at], placement, *layout.placements[at + 1 :]))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _problem(layout: Layout, shape: tuple[int, ...]) -> str | None:
+    return layout._problem(shape)
 
 
 def _print(placement: Placement, ends: dict[int, int], size: int) -> str:

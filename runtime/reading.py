@@ -26,7 +26,10 @@ class _Read(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         # A tensor of its own: autograd adds to the gradient of a leaf in place, and takes over a wrapper that nobody
         # else holds. What is inside may be the gradient of another parameter too, as in ``x + a + b``.
-        return torch_private.wrapped(gradients[0].clone(), ctx.spec)
+        (own,) = gradients
+        if not own.is_contiguous() or not torch_private.has_no_other_holder(own):
+            own = own.clone(memory_format=torch.contiguous_format)
+        return torch_private.wrapped(own, ctx.spec)
 
 
 def local_of(held: DTensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]  # not in its stub
 from torch.distributed.device_mesh import DeviceMesh
@@ -64,6 +65,22 @@ def wrapped(part: Tensor, spec: Any) -> DTensor:
     """A local tensor as a DTensor, unchecked. FSDP2 wraps its parameters so; ``DTensor.from_local`` takes ten times
     as long, because it is differentiable."""
     return DTensor(part, spec, requires_grad=False)
+
+
+def has_no_other_holder(tensor: Tensor) -> bool:
+    """Whether the caller alone holds this tensor and its memory; False where torch cannot tell.
+
+    ``Tensor._use_count`` and ``torch._C._storage_Use_Count``: so autograd decides whether a leaf may keep the gradient
+    that it is given, but it does not look inside a wrapper. The counts are those of the tensor, of the one that it is a
+    view of (which the view and the name here hold), and of their memory (these and the handle here).
+    """
+    count = getattr(Tensor, "_use_count", None)
+    if count is None or count(tensor) != 1:
+        return False
+    base = tensor._base
+    alone = base is None or count(base) == 2
+    holders = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return alone and holders == (2 if base is None else 3)
 
 
 def is_message(work: Any) -> bool:
