@@ -82,6 +82,7 @@ def measure(case: Case) -> dict[str, Any]:
     return {
         "measured": live.peak, "planned": made.plan.memory.peak_bytes[place], "parts": dict(made.plan.memory.parts),
         "by operation": live.at_peak, "zero": dict(made.plan.zero), "recompute": dict(made.plan.recompute),
+        "hsdp": dict(made.plan.hsdp),
     }  # fmt: skip
 
 

@@ -142,11 +142,13 @@ def program(
     root_zero: int | None = None,
     graph_owned: bool = False,
     compute: str = "f64",
+    inside: tuple[int, ...] = (),
 ) -> Program:
     """The model's training step over ``dp`` × ``cp`` × ``tp`` devices.
 
     ``graph_owned``: the program reduces the gradients of the biases over dp; fc1's are stored sharded there.
-    ``compute``: the element type in which parameters are used.
+    ``compute``: the element type in which parameters are used. ``inside``: neighbours along the data axes among which
+    parameters are cut.
     """
     mesh = Mesh((("dp", dp), *([("cp", cp)] if cp > 1 else []), ("tp", tp)))
     whole = Mesh((*mesh.axes, ("mb", microbatches))) if microbatches > 1 else mesh
@@ -166,7 +168,7 @@ def program(
     ids = main.source("input", ids_type, by_batch, "i64", name="ids")
     labels = main.source("input", ids_type, by_batch, "i64", name="labels")
     count = main.source("input", (), Layout.replicated(whole), name="count")
-    stored = {p.fqn: p for p in _parameters(mesh, zero, root, layers, graph_owned, compute)}
+    stored = {p.fqn: p for p in _parameters(mesh, zero, root, layers, graph_owned, compute, inside)}
     table = main.source(
         "param", (VOCABULARY, WIDTH), _over(whole, stored["embed.weight"].layout), compute, fqn="embed.weight"
     )
@@ -255,7 +257,8 @@ def _block(whole: Mesh, split: dict[str, Placement], stored: dict[str, Parameter
 
 
 def _parameters(
-    mesh: Mesh, zero: int, root: int, layers: int, graph_owned: bool, compute: str
+    mesh: Mesh, zero: int, root: int, layers: int, graph_owned: bool, compute: str,
+    inside: tuple[int, ...],
 ) -> list[Parameter]:
     shapes: list[tuple[str, tuple[int, ...], int | None, str]] = [
         ("embed.weight", (VOCABULARY, WIDTH), 0, "")
@@ -283,6 +286,7 @@ def _parameters(
                 compute_dtype=compute,
                 layout=Layout.of(mesh, placements),
                 runtime_axes=() if owned else ("dp", "cp") if "cp" in mesh.names else ("dp",),
+                inside=inside if (zero if group else root) and not owned else (),
                 group=group,
             )
         )
