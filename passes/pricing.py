@@ -69,8 +69,8 @@ class Pricing:
         found = {}
         for axis, size in self.inside:
             whole, near, far = self.mesh.size(axis), within(axis), across(axis)
-            found[near] = Group(axis=near, size=size, ranks_per_node=size, nodes=1)
-            found[far] = Group(axis=far, size=whole // size, ranks_per_node=1, nodes=whole // size)
+            found[near] = Group(axis=axis, size=size, ranks_per_node=size, nodes=1)
+            found[far] = Group(axis=axis, size=whole // size, ranks_per_node=1, nodes=whole // size)
         return found
 
     def step_ns(self, step: Step, kind: TensorType) -> tuple[int, int]:

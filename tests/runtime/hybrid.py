@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -70,7 +71,7 @@ def broken(case: dict[str, Any], fault: str) -> dict[str, Any]:
     def apart(tensor: Tensor, *args: Any, **how: Any) -> Any:
         return None if "op" in how else all_reduce(tensor, *args, **how)  # FSDP2 alone names the operation
 
-    wrong = {
+    wrong: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "too early": lambda: mock.patch.object(FSDPModule, "set_requires_all_reduce", early),
         "not at all": lambda: mock.patch.object(dist, "all_reduce", apart),
     }
