@@ -129,10 +129,8 @@ class _Builder:
 
     def _segment(self, graph: Graph, *, root: bool) -> SegmentBuilder:
         settings = self.model.settings
-        modes = settings.modes(
-            self.mesh, block=not root, microbatches=self.microbatches, ample=self.ample,
-            inside=self.pricing.inside,
-        )  # fmt: skip
+        many, inside = self.microbatches, self.pricing.inside
+        modes = settings.modes(self.mesh, block=not root, microbatches=many, ample=self.ample, inside=inside)
         builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions, self.live)
         self.segments[graph.name] = builder
         return builder
