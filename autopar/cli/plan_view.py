@@ -133,7 +133,7 @@ def _blocks(plan: Plan) -> RenderableType:
 
 def _zero(plan: Plan, name: str) -> str:
     """The level, and among how many neighbours parameters are cut where that is not all of them."""
-    among = [f"{axis} in {size}s" for axis, size in plan.hsdp.get(name, {}).items()]
+    among = [f"{axis} in {size}s" if size > 1 else f"{axis} whole" for axis, size in plan.hsdp.get(name, {}).items()]
     return ", ".join([str(plan.zero.get(name, "")), *among])
 
 
