@@ -61,10 +61,10 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
         inputs=input_dims(graph), optimizer=arguments.optimizer, zero=arguments.zero, recompute=arguments.recompute,
         constraints=arguments.constraints, schedule=arguments.schedule,
     )  # fmt: skip
-    made = prepare(graph, traced.loss_output, _stored(traced), settings, **how)
+    made = prepare(graph, traced.loss_output, stored_parameters(traced), settings, **how)
     if calls_of(made.graph) < arguments.stages and "folded" not in how:
         # fewer repeated layers than pipeline stages: these are cut between any two operations
-        made = prepare(graph, traced.loss_output, _stored(traced), settings, folded=False)
+        made = prepare(graph, traced.loss_output, stored_parameters(traced), settings, folded=False)
     seconds = {"trace_s": after_trace - start, "fold_s": time.perf_counter() - after_trace}
     return Readied(traced=traced, model=made, graph_nodes=len(graph.nodes), seconds=seconds)
 
@@ -74,7 +74,8 @@ def calls_of(graph: Graph) -> int:
     return sum(int(str(node.attr("count"))) for node in graph.nodes if node.target == "call")
 
 
-def _stored(traced: Traced) -> Mapping[str, StoredParameter]:
+def stored_parameters(traced: Traced) -> Mapping[str, StoredParameter]:
+    """Parameters, buffers and constants by name."""
     found = {
         info.fqn: StoredParameter(
             dtype=info.type.dtype, shape=info.type.shape, compute_dtype=info.compute_dtype,

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from autopar.runtime.reading import part_of
 
 
 class LiveMemory(TorchDispatchMode):
@@ -38,7 +39,7 @@ class LiveMemory(TorchDispatchMode):
         return result
 
     def _note(self, tensor: Tensor) -> None:
-        local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        local = part_of(tensor)
         if local.device.type == "cpu" and type(local) in (Tensor, torch.nn.Parameter):
             storage = local.untyped_storage()
             key = storage._cdata

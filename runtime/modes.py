@@ -8,7 +8,7 @@ parameter in different ways, or gather it with others, the second only computes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -16,18 +16,15 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from autopar.ir.errors import UsageError
-from autopar.ir.graph import Graph, Node
 from autopar.ir.program import Program
-from autopar.ir.recompute import once
 from autopar.runtime.agreement import agree
-from autopar.runtime.assemble import Parts, Runnable, buffer, changed, needed, owners_of, prologue, written_names
-from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
+from autopar.runtime.assemble import owners_of
+from autopar.runtime.calls import slots_of
 from autopar.runtime.devices import Here
 from autopar.runtime.holders import Holder
 from autopar.runtime.inputs import draws
 from autopar.runtime.parameters import store
-from autopar.runtime.program import build
-from autopar.runtime.updates import Updates
+from autopar.runtime.runnable import Parts, connect
 
 # Rebuilds the model's output from the values of ``graph.outputs``.
 Restore: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -108,13 +105,8 @@ def join(made: Made, first: Running, here: Here) -> tuple[Parts, str]:
     program, held = made.program, first.parts
     described = {p.fqn: p for p in program.parameters}
     own = {name: store(described[name], made.constants.__getitem__, here) for name in made.constants}
-    stored = {**held.buffers, **own}
-    updates, changing = Updates(stored), changed(program)
 
-    def read(fqn: str) -> Tensor:
-        if fqn in stored:
-            found = buffer(stored[fqn], described.get(fqn))
-            return found.clone() if fqn in changing else found
+    def parameter(fqn: str) -> Tensor:
         owner = held.top.find(fqn)
         if owner is None:  # of a block of the first program: whole from here to the end of the forward
             owner = held.holders[held.owners[fqn][0]].find(fqn)
@@ -123,32 +115,7 @@ def join(made: Made, first: Running, here: Here) -> tuple[Parts, str]:
                 owner.unshard()
         return owner.read(fqn)
 
-    modules = {
-        block.name: build(
-            block, here.coordinate, here.groups, here.device,
-            once=once(block) if program.recompute.get(block.name) == "selective" else None,
-        )
-        for block in program.graph.blocks
-    }  # fmt: skip
-    made_calls: dict[int, Callable[..., tuple[Tensor, ...]]] = {}
-
-    def call_of(node: Node) -> Callable[..., tuple[Tensor, ...]]:
-        if id(node) not in made_calls:
-            made_calls[id(node)] = _call(program, node, modules, held, read, updates)
-        return made_calls[id(node)]
-
-    def runnable(graph: Graph) -> Runnable:
-        module = build(graph, here.coordinate, here.groups, here.device, calls=call_of)
-        return Runnable(graph, module, held.top, read, updates)
-
-    forward = runnable(program.graph)
-    loss_alone = program.loss is None or program.graph.outputs == (program.loss,)
-    training = forward if loss_alone else runnable(needed(program.graph, (str(program.loss),)))
-    parts = Parts(
-        tensors=held.tensors, top=held.top, training=training, forward=forward,
-        before=prologue(program, here, read), holders=held.holders, owners=held.owners, buffers=stored,
-        sums=held.sums,
-    )  # fmt: skip
+    parts = connect(program, here, replace(held, buffers={**held.buffers, **own}), parameter)
     return parts, _forward_only(program, first)
 
 
@@ -157,24 +124,6 @@ def release(top: Holder) -> None:
     for module in top.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def _call(
-    program: Program, node: Node, modules: Mapping[str, Callable[..., Any]], held: Parts,
-    read: Callable[[str], Tensor], updates: Updates,
-) -> Callable[..., tuple[Tensor, ...]]:  # fmt: skip
-    block = program.graph.block(str(node.attr("block")))
-    instances = []
-    for slots in slots_of(node):
-        names = in_slot_order(block, slots)
-        groups = [held.owners[name][0] for name in names if name in held.owners]
-        holder = held.holders[groups[0]] if groups else None
-        recompute = program.recompute.get(block.name)
-        changing = written_names(block, slots)
-        instances.append(Instance(modules[block.name], names, holder, read, recompute, changing, updates))
-    carried = node.attr("carried", 0)
-    assert isinstance(carried, int)
-    return chain(instances, carried)
 
 
 def _forward_only(program: Program, first: Running) -> str:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
+from autopar.runtime.reading import part_of
+
 
 def grad_norm(parameters: Iterable[nn.Parameter], device: torch.device) -> Tensor:
     """2-norm of all gradients together; a tied parameter counts once. A collective of all ranks."""
@@ -41,7 +43,7 @@ def clip_(parameters: Iterable[nn.Parameter], norm: Tensor, max_norm: float) -> 
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for parameter in dict.fromkeys(parameters):
         if parameter.grad is not None:
-            part = _local(parameter.grad)
+            part = part_of(parameter.grad)
             part.mul_(scale.to(part.dtype))
 
 
@@ -53,13 +55,8 @@ def _shards(parameter: nn.Parameter) -> tuple[DeviceMesh | None, tuple[int, ...]
     return data.device_mesh, tuple(i for i in dims if data.device_mesh.size(i) > 1)
 
 
-def _local(gradient: Tensor) -> Tensor:
-    part: Tensor = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    return part
-
-
 def _square(gradient: Tensor) -> Tensor:
-    part = _local(gradient).detach()
+    part = part_of(gradient).detach()
     return (part if part.dtype == torch.float64 else part.float()).square().sum()
 
 

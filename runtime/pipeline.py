@@ -18,12 +18,12 @@ from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
 
 from autopar.ir.pipeline import LOOPED, Pipeline, Stage
 from autopar.ir.program import RNG_INPUT
-from autopar.runtime.assemble import Parts
 from autopar.runtime.boundary import arriving, leaving, received_like, sent_like
 from autopar.runtime.devices import Here
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.inputs import Input, graph_inputs
 from autopar.runtime.random_words import at_microbatch
+from autopar.runtime.runnable import Parts
 
 SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 MULTI = {"interleaved": ScheduleInterleaved1F1B, "zero_bubble": ScheduleInterleavedZeroBubble}

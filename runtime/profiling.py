@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import nn
 
 from autopar.ir.errors import UsageError
 from autopar.ir.plan import Plan
 from autopar.runtime import torch_private
 from autopar.runtime.live_memory import LiveMemory
+from autopar.runtime.reading import part_of
 
 Span = tuple[float, float]
 COMPILED_WAIT = "_c10d_functional::wait_tensor"
@@ -110,7 +110,7 @@ def planned(plan: Plan) -> Figures:
 def _kept(module: nn.Module) -> Iterator[None]:
     """Gradients and buffers are put back."""
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
-    buffers = [(part := _local(buffer), part.clone()) for buffer in module.buffers()]
+    buffers = [(part := part_of(buffer).detach(), part.clone()) for buffer in module.buffers()]
     try:
         yield
     finally:
@@ -227,10 +227,5 @@ def _peak_of_device(step: Callable[[], None], module: nn.Module, device: torch.d
     before = torch.cuda.memory_allocated(device)
     step()
     torch.cuda.synchronize(device)
-    own = sum(_local(t).nbytes for t in (*module.parameters(), *module.buffers()))
+    own = sum(part_of(t).nbytes for t in (*module.parameters(), *module.buffers()))
     return int(own + torch.cuda.max_memory_allocated(device) - before)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return part.detach()

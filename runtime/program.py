@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,9 @@ HEAVY = ("matmul", "attention", "conv")
 
 # What stands for a ``call`` node: operands in, results out.
 Call = Callable[..., tuple[torch.Tensor, ...]]
+
+# A function with its arguments.
+Bound: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def stored_nodes(graph: Graph) -> tuple[Node, ...]:
@@ -89,28 +92,38 @@ def build(
             if found is not operands[0] and not of_parameter:
                 sent.append((found, of_node(node), groups[str(node.attr("axis"))]))
             continue
-        function: Callable[..., Any]
-        args: tuple[Any, ...]
-        kwargs: dict[str, Any]
+        bound: Bound
         if node.target == "call":
             if calls is None:
                 raise IRError(f"@{graph.name}: a call inside a block")
-            function, args, kwargs = _named(calls(node), f"call_{node.attr('block')}"), operands, {}
+            bound = _named(calls(node), f"call_{node.attr('block')}"), operands, {}
         else:
-            function, args, kwargs = bind(node, operands, coordinate, device)
-        several = node.target == "call" or len(node.results) > 1 or _returns_list(function)
-        if node.results[0].name in single:
-            function = run_once(function, kept=single[node.results[0].name])
-        made = built.create_node("call_function", function, args, kwargs)
+            bound = bind(node, operands, coordinate, device)
+        made, results = _operation(built, node, bound, single)
+        values.update(results)
         if node.target == "call" or row(node).op_class in HEAVY:
             heavy.add(made)
-        for index, value in enumerate(node.results):
-            values[value.name] = built.call_function(operator.getitem, (made, index)) if several else made
     if overlap:
         spread(built, sent, heavy)
     built.output((*(values[name] for name in graph.outputs), *news))
     built.lint()
     return fx.GraphModule(torch.nn.Module(), built, class_name=_identifier(graph.name))
+
+
+def _operation(
+    built: fx.Graph, node: Node, bound: Bound, once: Mapping[str, bool]
+) -> tuple[fx.Node, dict[str, fx.Node]]:
+    """The call of the node's function, and the node's results by name."""
+    function, args, kwargs = bound
+    several = node.target == "call" or len(node.results) > 1 or _returns_list(function)
+    if node.results[0].name in once:
+        function = run_once(function, kept=once[node.results[0].name])
+    made = built.create_node("call_function", function, args, kwargs)
+    results = {
+        value.name: built.call_function(operator.getitem, (made, index)) if several else made
+        for index, value in enumerate(node.results)
+    }
+    return made, results
 
 
 def _conversion(

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from autopar.ir.errors import UsageError
 from autopar.ir.program import Program
+from autopar.runtime.reading import part_of
 
 # The largest power of two in float16: a gradient of the loss above it is infinite there.
 FLOAT16_LIMIT = 2.0**15
@@ -66,7 +66,7 @@ class LossScale:
         if not self.active:
             return
         held = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]
-        overflowed = self._unscale([_local(p.grad) for p in held if p.grad is not None])
+        overflowed = self._unscale([part_of(p.grad) for p in held if p.grad is not None])
         for parameter in held:
             before = self._before.pop(parameter, None)
             if overflowed or parameter.grad is None:
@@ -107,8 +107,3 @@ class LossScale:
             raise UsageError(f"the state of the loss scale has no {missing[0]!r}; it has {', '.join(map(str, state))}")
         self.value, self.skipped = float(state["value"]), int(state["skipped"])
         self._since_growth = int(state["since_growth"])
-
-
-def _local(gradient: Tensor) -> Tensor:
-    part: Tensor = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    return part

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from autopar.ir.layout import Layout
 from autopar.ir.pipeline import PIPELINE_AXIS, Pipeline
@@ -22,6 +21,7 @@ from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.norm import grad_norm
 from autopar.runtime.parameters import Names, StoredAhead, Whole
 from autopar.runtime.pipeline import Pipelined
+from autopar.runtime.reading import part_of
 
 T = TypeVar("T")
 
@@ -119,13 +119,13 @@ class Stages:
         """Copies of a tensor on this rank are given the values of the one that the user sees."""
         with torch.no_grad():
             for leader, follower in self._followers:
-                _local(follower).copy_(_local(leader))
+                part_of(follower).copy_(part_of(leader))
 
     def _sum_tied(self) -> None:
         """Gradients of the copies of a parameter, added up over stages. A collective of those that hold one."""
         for leader, follower in self._followers:
             if follower.grad is not None and leader.grad is not None:
-                _local(leader.grad).add_(_local(follower.grad))
+                part_of(leader.grad).add_(part_of(follower.grad))
             elif follower.grad is not None:
                 leader.grad = follower.grad
             follower.grad = None
@@ -135,12 +135,7 @@ class Stages:
             copy = self.tensors[name]
             if copy.grad is None:
                 copy.grad = torch.zeros_like(copy)
-            dist.all_reduce(_local(copy.grad), group=group)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return part
+            dist.all_reduce(part_of(copy.grad), group=group)
 
 
 def _places(pipeline: Pipeline) -> dict[str, tuple[int, ...]]:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from autopar.ir.program import Parameter
 from autopar.runtime.collectives import conversion
 from autopar.runtime.devices import Here
 from autopar.runtime.moves import Move, TwoWay
+from autopar.runtime.reading import part_of
 
 
 class StepSums:
@@ -66,7 +66,7 @@ class StepSums:
     def _add_up(self, gradients: Sequence[Tensor], axes: tuple[str, ...]) -> None:
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for gradient in gradients:
-            part = _local(gradient)
+            part = part_of(gradient)
             by_dtype.setdefault(part.dtype, []).append(part)
         for parts in by_dtype.values():
             bucket = torch.cat([part.flatten() for part in parts])
@@ -87,14 +87,9 @@ def _sum_over(axis: str) -> TwoWay:
     return TwoWay(forward=forward, backward=backward, differentiable=True)
 
 
-def _local(gradient: Tensor) -> Tensor:
-    part: Tensor = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    return part.detach()
-
-
 def _joined(old: Tensor | None, new: Tensor | None) -> Tensor | None:
     """The gradients of earlier steps with those of this one, in the tensor that the user may hold."""
     if old is None or new is None:
         return new if old is None else old
-    _local(old).add_(_local(new))
+    part_of(old).add_(part_of(new))
     return old

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from autopar.runtime.reading import part_of
 
 
 class Updates:
@@ -34,6 +35,5 @@ class Updates:
         """Store what was taken."""
         with torch.no_grad():
             for name, new in self._pending.items():
-                held = self._buffers[name]
-                (held.to_local() if isinstance(held, DTensor) else held).copy_(new)
+                part_of(self._buffers[name]).copy_(new)
         self._pending.clear()

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from autopar.ir.errors import UsageError
-from autopar.runtime.assemble import Parts
 from autopar.runtime.dtensors import gathered
 from autopar.runtime.modes import release
 from autopar.runtime.parameters import Names
 from autopar.runtime.restart import full_optimizer_state, joined, load_full_optimizer_state, load_tensors
+from autopar.runtime.runnable import Parts
 from autopar.runtime.scaling import LossScale
 from autopar.runtime.stages import Stages
 

@@ -3,6 +3,8 @@
 Processes are forked from a server that has imported torch once, so a run costs a fraction of a second. The
 function is looked up by its module, its arguments are pickled, and its results come back through
 ``torch.save``. A process that fails or hangs fails the run with the tracebacks of all that failed.
+
+Starting processes costs more than most of what tests do in them: ``each`` does several pieces of work in one set.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -21,8 +24,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from autopar.errors import AutoparError
+
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed.tensor", "torch.distributed.fsdp"])
+
+
+# A function and its arguments.
+Work = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class RunError(AssertionError):
@@ -58,6 +67,28 @@ def run_processes(
                     process.join()
 
 
+def each(work: Sequence[Work]) -> list[Any]:
+    """The results in order; an exception is told in which piece of work it was raised."""
+    found = []
+    for function, args in work:
+        try:
+            found.append(function(*args))
+        except BaseException as error:
+            shown = [str(arg) for arg in args if not isinstance(arg, bytes)]
+            error.add_note(f"in {function.__name__} {' '.join(shown)}")
+            raise
+    return found
+
+
+def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """What autopar says to this call, or "accepted"."""
+    try:
+        function(*args, **kwargs)
+    except AutoparError as error:
+        return str(error)
+    return "accepted"
+
+
 def _collect(readers: list[Connection], deadline: float) -> list[Any]:
     answers: dict[int, tuple[bool, Any]] = {}
     pending = {reader: rank for rank, reader in enumerate(readers)}
@@ -90,6 +121,7 @@ def _process(
     kwargs: dict[str, Any],
 ) -> None:
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     try:
         dist.init_process_group(
             "gloo",

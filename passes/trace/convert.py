@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -19,6 +21,9 @@ from autopar.passes.trace.arguments import bind
 from autopar.passes.trace.assigns import DETACH, Write, with_assigns
 from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
+from autopar.passes.trace.instances import Instance
+from autopar.passes.trace.repeats import MARK, REPEAT
+from autopar.passes.trace.replay import UnrepeatableError, regions, standing_for
 from autopar.passes.trace.source import source_of
 from autopar.passes.trace.writes import is_write, tracks_statistics, written_value
 
@@ -33,6 +38,8 @@ _NO_EFFECT = (
 )
 # What is left of them without a device is a cast.
 _CASTS = ("aten.to.device", "aten.to.dtype_layout", "aten.to.prim_Device", "aten._to_copy.default")
+# May give the very tensor that they are given, which torch then takes for their result wherever it is used later.
+_SAME_TENSOR = ("to", "contiguous", "dropout", "feature_dropout", "alpha_dropout", "positive", "real", "flatten")
 _TRANSPARENT = ("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default")
 
 
@@ -48,6 +55,7 @@ class Reader:
         names: Mapping[str, str],
         frozen: frozenset[str],
         prefix: str,
+        repeated: Sequence[tuple[Instance, Instance]] = (),
     ) -> None:
         self.nodes: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -56,10 +64,15 @@ class Reader:
         self._frozen = frozen
         self._prefix = prefix
         self._types: dict[str, TensorType] = {}
+        self._counts: Counter[str] = Counter()  # of values named after one operation
         self._env: dict[fx.Node, Bound] = {}
         self._learns: set[str] = set()  # values through which a gradient reaches a parameter
         self._slots: dict[str, str] = {}  # parameter, buffer or constant -> its value
         self._module = program.graph_module
+        self._repeated = repeated
+        self._regions = regions(program.graph_module) if repeated else {}
+        self._places: dict[str, list[fx.Node]] = {}  # by parameter or buffer, its placeholders
+        self._renamed: list[tuple[Instance, Instance]] = []
         self._aliases: Aliases | None = None
         every = (node for module in self._module.modules() for node in module.graph.nodes)
         if any(is_write(node) or tracks_statistics(node) for node in every):
@@ -78,13 +91,12 @@ class Reader:
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
                 target = "param" if spec.kind is InputKind.PARAMETER else "buffer"
                 fqn = self._names[str(spec.target)]
+                self._places.setdefault(fqn, []).append(node)
                 self._env[node] = self._slots.get(fqn) or self._leaf(target, fqn, node, "fqn")
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 self._env[node] = self._constant(str(spec.target), node)
             else:
-                raise UnsupportedError(
-                    f"the model holds {spec.target}, a {spec.kind.name}, which is not supported"
-                )
+                raise UnsupportedError(f"the model holds {spec.target}, a {spec.kind.name}, which is not supported")
         returned = self._body(self._module)
         outputs = tuple(self._current(name) for name in returned if isinstance(name, str))
         updates = self._updates()
@@ -113,16 +125,13 @@ class Reader:
         names = []
         for at, type_ in enumerate(types):
             name = wanted = base if len(types) == 1 else f"{base}_{at}"
-            count = 0
             while name in self._types:
-                count += 1
-                name = f"{wanted}_{count}"
+                self._counts[wanted] += 1
+                name = f"{wanted}_{self._counts[wanted]}"
             self._types[name] = type_
             names.append(name)
         results = tuple(Value(name, type_) for name, type_ in zip(names, types, strict=True))
-        node = Node(
-            results=results, target=target, operands=operands, attrs=sorted_attrs(attrs), source=source
-        )
+        node = Node(results=results, target=target, operands=operands, attrs=sorted_attrs(attrs), source=source)
         self.nodes.append(node)
         if target not in (DETACH, "aten.detach.default") and not self._learns.isdisjoint(node.uses()):
             self._learns.update(names)
@@ -151,8 +160,7 @@ class Reader:
         type_ = tensor_type(value, fqn)
         if value.is_meta or isinstance(value, FakeTensor):
             raise UnsupportedError(
-                f"{fqn} is a plain tensor attribute of a model on meta: it has no values; "
-                f"register it as a buffer"
+                f"{fqn} is a plain tensor attribute of a model on meta: it has no values; register it as a buffer"
             )
         if value.numel() == 1:
             attrs: dict[str, Attr] = {"size": type_.shape, "fill_value": value.item(), "dtype": type_.dtype}
@@ -172,9 +180,46 @@ class Reader:
                 self._env[node] = self._call(module, node)
         return ()
 
+    def _again(self, node: fx.Node) -> Bound:
+        """Read again, for the call that ``node`` stands for, what the call that it repeats left in the graph."""
+        site, number, tensors = node.args
+        assert isinstance(site, int) and isinstance(number, int)
+        region, pair = self._regions.get(site), self._repeated[number]
+        if region is None:
+            raise UnrepeatableError(f"no call of {pair[0].path} is marked")
+        with standing_for(self._env, region, tensors, pair, self._places), self._renaming(node):  # type: ignore[arg-type]
+            for inner in region.nodes:
+                if inner.op == "call_function":
+                    self._env[inner] = self._call(region.module, inner)
+            return tuple(self._env[result] for result in region.results)
+
+    @contextmanager
+    def _renaming(self, node: fx.Node) -> Iterator[None]:
+        """Inside, sources in the module that leads are sources in the one that repeats it."""
+        self._renamed.append(self._repeated[node.args[1]])  # type: ignore[index]
+        yield
+        self._renamed.pop()
+
+    def _source(self, node: fx.Node) -> str:
+        """Where ``node`` comes from; of a repeated call, where the first operation that it stands for does."""
+        if node.target is MARK:
+            return ""
+        if node.target is REPEAT and (region := self._regions.get(node.args[0])) is not None:  # type: ignore[arg-type]
+            with self._renaming(node):
+                return next(filter(None, map(self._source, region.nodes)), "")
+        source = source_of(node, self._prefix)
+        for leads, repeats in reversed(self._renamed):
+            if source.startswith((f"{leads.path} ", f"{leads.path}.")) or source == leads.path:
+                source = repeats.path + source.removeprefix(leads.path)
+        return source
+
     def _call(self, module: fx.GraphModule, node: fx.Node) -> Bound:
         target: Any = node.target
-        source = source_of(node, self._prefix)
+        source = self._source(node)
+        if target is MARK:
+            return None
+        if target is REPEAT:
+            return self._again(node)
         if target is operator.getitem:
             pieces = self._env[node.args[0]]  # type: ignore[index]
             assert isinstance(pieces, tuple) and isinstance(node.args[1], int)
@@ -184,7 +229,7 @@ class Reader:
         name = str(target)
         if name.startswith(_NO_EFFECT):
             return None
-        if name in _TRANSPARENT:
+        if name in _TRANSPARENT or (name.split(".")[1] in _SAME_TENSOR and _gives_itself(node)):
             return self._env[node.args[0]]  # type: ignore[index]
         if communicates(name):
             raise UnsupportedError(f"{refusal(name)} ({source})")
@@ -204,7 +249,7 @@ class Reader:
             name, attrs = "aten.to.dtype", {"dtype": types[0].dtype}
         if tracks_statistics(node):
             return self._batch_norm(node, tuple(operands), attrs, types[0], source)
-        names = self._emit(name, tuple(operands), attrs, types, source, node.name)
+        names = self._emit(name, tuple(operands), attrs, types, source, target._opname)
         if self._aliases is not None:
             self._note_aliases(node, names, vals)
         if not several:
@@ -216,7 +261,7 @@ class Reader:
         """A region under ``no_grad`` or ``autocast``: read in place."""
         kind = getattr(node.target, "__name__", str(node.target))
         bodies = [getattr(module, str(item.target)) for item in node.all_input_nodes if item.op == "get_attr"]
-        inside = [source_of(item, self._prefix) for body in bodies for item in body.graph.nodes]
+        inside = [self._source(item) for body in bodies for item in body.graph.nodes]
         source = source or next(filter(None, inside), node.name)
         if kind == "wrap_with_set_grad_enabled":
             enabled, args = bool(node.args[0]), node.args[2:]
@@ -224,8 +269,7 @@ class Reader:
             enabled, args = True, node.args[5:]
         elif kind == "wrap_with_autocast":
             raise UnsupportedError(
-                f"torch.autocast inside the model is not supported ({source}); "
-                f"remove it and pass mixed_precision="
+                f"torch.autocast inside the model is not supported ({source}); remove it and pass mixed_precision="
             )
         else:
             raise UnsupportedError(f"the higher-order operation {kind} is not supported ({source})")
@@ -257,7 +301,7 @@ class Reader:
         assert isinstance(kept[0], str) and isinstance(kept[1], str)
         given = {name: value for name, value in attrs.items() if name in ("momentum", "eps")}
         types = (type_, *(self._types[str(name)] for name in kept))
-        result, *news = self._emit("autopar.batch_norm", operands, given, types, source, node.name)
+        result, *news = self._emit("autopar.batch_norm", operands, given, types, source, "batch_norm")
         for name, new in zip(kept, news, strict=True):
             self._learns.discard(new)
             self._aliases.write(str(name), new, source)
@@ -272,9 +316,7 @@ class Reader:
         buffers = {str(node.attr("fqn")) for node in self.nodes if node.target == "buffer"}
         for fqn in written:
             if fqn not in buffers:
-                raise UnsupportedError(
-                    f"the model writes to {fqn} in its forward; only buffers may be written"
-                )
+                raise UnsupportedError(f"the model writes to {fqn} in its forward; only buffers may be written")
         news = {fqn: self._current(self._slots[fqn]) for fqn in written}
         sources = {value.name: node.source for node in self.nodes for value in node.results}
         return {
@@ -312,13 +354,23 @@ class Reader:
     def _lookup(self, node: fx.Node) -> str:
         name = self._env[node]
         if not isinstance(name, str):
-            raise UnsupportedError(f"{node.name} is no single tensor ({source_of(node, self._prefix)})")
+            raise UnsupportedError(f"{node.name} is no single tensor ({self._source(node)})")
         return self._current(name)
 
 
 def is_read(target: str) -> bool:
     """Whether the reader itself knows the operation: it has no effect, or only says where a tensor lies."""
     return target.startswith(_NO_EFFECT) or target in (*_CASTS, *_TRANSPARENT)
+
+
+def _gives_itself(node: fx.Node) -> bool:
+    """Whether the result is the first argument as it is: the same memory, read in the same way."""
+    given, made = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    return (
+        made.untyped_storage()._cdata == given.untyped_storage()._cdata
+        and (made.dtype, made.shape, made.stride()) == (given.dtype, given.shape, given.stride())
+        and made.storage_offset() == given.storage_offset()
+    )
 
 
 def _live(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
@@ -19,6 +20,7 @@ from autopar.ir.errors import UnsupportedError
 from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.communication import failed_call, no_collectives, refusal
 from autopar.passes.trace.failure import placed, trace_error
+from autopar.passes.trace.repeats import Repeats
 from autopar.passes.trace.structure import Structure
 
 Loss = Callable[[Any, Any], Any]
@@ -49,10 +51,12 @@ class FlatModel(nn.Module):
         self._in_spec = in_spec
         self._loss_fn = loss_fn
         self.returned = Returned()
+        self.repeats: Repeats | None = None
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = self._in_spec.unflatten(tensors)
-        with replaced_buffers_written(self.model):
+        repeats = contextlib.nullcontext() if self.repeats is None else self.repeats.tracing()
+        with replaced_buffers_written(self.model), repeats:
             return self._run(args, kwargs)
 
     def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -82,6 +86,8 @@ def find_loss(output: Any, flat: Sequence[torch.Tensor]) -> int | None:
 def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
     """The exported program of ``flat_model``.
 
+    What cannot be traced with ``flat_model.repeats`` is traced without, which is None afterwards.
+
     Requires: the model's tensors and ``tensors`` are stand-ins. Raises: TraceError with the module and
     the source line; UnsupportedError for a ``torch.autograd.Function``, whose backward would be lost, and for
     communication in forward.
@@ -90,6 +96,11 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
         torch.enable_grad(), _quiet(), _no_custom_functions(), no_collectives(), _masks_not_inspected(),
         batch_norms_of_one_device(),
     ):  # fmt: skip
+        if flat_model.repeats is not None:
+            try:
+                return torch.export.export(flat_model, tuple(tensors), strict=False)
+            except Exception:  # noqa: BLE001 - if it is the model's fault, that shows without repeats
+                flat_model.repeats = None
         try:
             return torch.export.export(flat_model, tuple(tensors), strict=False)
         except UnsupportedError as error:

@@ -73,9 +73,14 @@ def describe_parameters(model: nn.Module, stand_ins: StandIns) -> tuple[ParamInf
 
 @contextmanager
 def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
-    """Inside, every tensor of the model is a fake and caches are off; afterwards all is as before."""
+    """Inside, every tensor of the model is a fake and caches are off; afterwards all is as before.
+
+    That holds for the containers that modules have as attributes too: a forward may fill them, and torch.export puts
+    copies in their places, so that two modules would no longer share what they shared.
+    """
     undo: list[tuple[Any, str, Any]] = []
     fakes: dict[int, torch.Tensor] = {}
+    held = [_Held(vars(module)) for module in model.modules()]
 
     def put(table: Any, name: str, value: Any) -> None:
         undo.append((table, name, table[name]))
@@ -102,3 +107,21 @@ def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
     finally:
         for table, name, value in reversed(undo):
             table[name] = value
+        for attributes in held:
+            attributes.put_back()
+
+
+class _Held:
+    """The containers among a module's attributes, and what was in them."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self._attributes = attributes
+        self._before = [
+            (name, value, type(value)(value)) for name, value in attributes.items() if type(value) in (list, dict, set)
+        ]
+
+    def put_back(self) -> None:
+        for name, value, contents in self._before:
+            self._attributes[name] = value
+            value.clear()
+            value.extend(contents) if isinstance(value, list) else value.update(contents)

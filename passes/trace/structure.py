@@ -57,6 +57,10 @@ class Structure:
             for a, b in zip(self.statics, other.statics, strict=True)
         )
 
+    def is_plain(self) -> bool:
+        """Whether all that is no tensor in it is a number, a text, a truth value or None."""
+        return all(isinstance(static, (int, float, complex, str, bytes, type(None))) for static in self.statics)
+
     def describe(self) -> str:
         shown = repr(pytree.tree_unflatten(list(self.statics), self.spec))
         return shown.replace(repr(self.TENSOR), "tensor")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from autopar.ir.errors import UsageError
+from autopar.ir.graph import Graph
 from autopar.ir.optable import TABLE
 from autopar.passes.canonicalize import RULES
 from autopar.passes.trace.buffers import refuse_cumulative_averages
@@ -17,6 +18,8 @@ from autopar.passes.trace.communication import refuse_distributed
 from autopar.passes.trace.composite import write_out
 from autopar.passes.trace.convert import Reader, is_read
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
+from autopar.passes.trace.repeats import Repeats
+from autopar.passes.trace.replay import UnrepeatableError
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
 from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.traced import Traced
@@ -30,6 +33,7 @@ def trace(
     *,
     loss_fn: Loss | None = None,
     mixed_precision: str | None = None,
+    repeated_once: bool = True,
 ) -> Traced:
     """Read the forward of ``model`` into a Graph, in the training mode that it is in.
 
@@ -37,7 +41,7 @@ def trace(
     element types matter. With ``loss_fn``, which is called as ``loss_fn(output, target)``, the last
     of the tuple or the entry ``target`` of the dict is the target, and the model's output becomes
     ``(loss, output)``. Under ``mixed_precision`` float32 parameters and inputs are presented in
-    that type; buffers keep theirs.
+    that type; buffers keep theirs. ``repeated_once``: modules that are alike are traced once; the graph is the same.
 
     Ensures: the model is unchanged, no tensor of it is copied. Raises: TraceError with the module and
     the source line, UnsupportedError, UsageError.
@@ -54,14 +58,23 @@ def trace(
     parameters = describe_parameters(model, stand_ins)
     fakes = [stand_ins.of(tensor.detach(), lower=True) for tensor in tensors]
     flat_model = FlatModel(model, in_spec, loss_fn)
-    with standing_in(model, stand_ins):
-        program = export(flat_model, fakes)
-    names = {PREFIX + fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
+    canonical = {fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
     frozen = frozenset(info.fqn for info in parameters if not info.trainable)
-    write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
-    reader = Reader(program, names, frozen, PREFIX)
+
+    def read(repeats: Repeats | None) -> tuple[Reader, Graph, tuple[str, ...]]:
+        flat_model.repeats = repeats
+        with standing_in(model, stand_ins):
+            program = export(flat_model, fakes)
+        write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
+        names = {PREFIX + name: fqn for name, fqn in canonical.items()}
+        reader = Reader(program, names, frozen, PREFIX, () if repeats is None else repeats.calls)
+        return reader, *reader.read(input_names, flat_model.returned.loss)
+
+    try:
+        reader, graph, updates = read(Repeats(model, canonical) if repeated_once else None)
+    except UnrepeatableError:
+        reader, graph, updates = read(None)
     returned = flat_model.returned
-    graph, updates = reader.read(input_names, returned.loss)
     assert returned.spec is not None
     return Traced(
         graph=graph,
@@ -80,9 +93,7 @@ def _call(given: Any, loss_fn: Loss | None) -> tuple[tuple[Any, ...], dict[str, 
     """The call that the example inputs stand for; with a loss function, ``target`` is a keyword."""
     if isinstance(given, Mapping):
         if loss_fn is not None and "target" not in given:
-            raise UsageError(
-                f"with loss_fn, example_inputs needs an entry 'target'; it has {', '.join(given)}"
-            )
+            raise UsageError(f"with loss_fn, example_inputs needs an entry 'target'; it has {', '.join(given)}")
         return (), dict(given)
     if isinstance(given, torch.Tensor):
         given = (given,)

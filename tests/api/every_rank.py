@@ -25,13 +25,13 @@ from autopar.ir.graph import Node
 from autopar.ir.layout import R
 from autopar.ir.program import Program
 from autopar.runtime import collectives
-from autopar.runtime.assemble import needed, written_names
 from autopar.runtime.calls import Instance, chain, in_slot_order, slots_of
 from autopar.runtime.devices import Here, here
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.inputs import graph_inputs, inputs_of
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.program import build, stored_nodes
+from autopar.runtime.runnable import needed, written_names
 from autopar.runtime.unanimous import Unanimous
 from autopar.runtime.updates import Updates
 

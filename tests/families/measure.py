@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,9 +77,7 @@ def measure(family: Family, meshes: tuple[Mapping[str, int], ...] = MESHES) -> M
 
 
 def _arguments(family: Family, mesh: Mapping[str, int]) -> Any:
-    world = 1
-    for size in mesh.values():
-        world *= size
+    world = math.prod(mesh.values())
     return check(
         cluster=f"1x{world}xCPU", mesh=mesh, profile=PROFILE, name=family.name, num_microbatches=1,
         loss_fn=family.loss_fn,

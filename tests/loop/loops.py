@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -100,7 +99,6 @@ def expected(case: Case) -> dict[str, Any]:
 
 def train(case: Case) -> dict[str, Any]:
     """The same with a parallel model, whose weights are put back for every optimizer."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     model = parallel(case)
     start = case.build().state_dict()
 
@@ -138,8 +136,3 @@ def forgotten(case: Case) -> list[float]:
         optimizer.step()
         found += [float(first), float(second), float(call(case.batch(0)))]
     return found
-
-
-def each(work: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-    """Several pieces of work in one set of processes."""
-    return [function(*args) for function, args in work]

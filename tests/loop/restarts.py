@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,11 @@ from torch import Tensor, nn, optim
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 import autopar
-from autopar.errors import AutoparError
 from autopar.runtime.module import ParallelModule
+from tests.harness import refusal
 from tests.modes.networks import made as dropped
+from tests.modes.processes import call
+from tests.on_mesh import OnMesh
 from tests.parity.processes import Case as Model
 from tests.state.networks import made as unusual
 
@@ -35,14 +36,11 @@ def _parity(name: str) -> tuple[nn.Module, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(OnMesh):
     name: str
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        words = [self.name.replace(" ", "-"), *(f"{axis}={size}" for axis, size in self.mesh.items())]
-        return "-".join([*words, *(f"{key}={value}" for key, value in self.options.items())])
+        return "-".join(self.words(self.name))
 
     def build(self) -> tuple[nn.Module, Any]:
         torch.manual_seed(0)
@@ -64,10 +62,6 @@ def optimizer(model: nn.Module) -> optim.Optimizer:
     return optim.AdamW(groups, lr=1e-2, eps=1e-4, amsgrad=True)
 
 
-def call(function: Callable[..., Any], batch: Any) -> Any:
-    return function(**batch) if isinstance(batch, Mapping) else function(*batch)
-
-
 def train(model: nn.Module, optimizer: optim.Optimizer, batch: Any, steps: int) -> list[float]:
     losses = []
     for _ in range(steps):
@@ -85,7 +79,6 @@ def train(model: nn.Module, optimizer: optim.Optimizer, batch: Any, steps: int) 
 
 def saved(case: Case) -> dict[str, Any]:
     """Everything after ``BEFORE`` steps, and what comes of training on without a break."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     model, batch = case.parallel()
     steps = optimizer(model)
     train(model, steps, batch, BEFORE)
@@ -163,25 +156,4 @@ def refusals(case: Case) -> dict[str, str]:
     model.load_state_dict(copied)
     after = model.full_state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    return found
-
-
-def refusal(function: Callable[[], Any]) -> str:
-    try:
-        function()
-    except AutoparError as error:
-        return str(error)
-    return "accepted"
-
-
-def each(work: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-    """Several pieces of work in one set of processes."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
-    found = []
-    for function, args in work:
-        try:
-            found.append(function(*args))
-        except BaseException as error:
-            error.add_note(f"in {function.__name__} {args[0]}")
-            raise
     return found

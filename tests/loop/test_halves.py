@@ -17,12 +17,12 @@ CASES = [(axis, zero, precision) for axis, zero in MESHES for precision in ("fp1
 
 @functools.cache
 def launched() -> list[list[Any]]:
-    work: list[Any] = [
+    work: list[harness.Work] = [
         (halves.scaled, ({axis: 2}, precision, {"zero": zero, "num_microbatches": 2}))
         for axis, zero, precision in CASES
     ]
     work += [(halves.overflowing, ({"dp": 2},)), (halves.inputs_of_half_precision, ({"dp": 2},))]
-    return harness.run_processes(2, halves.each, work)
+    return harness.run_processes(2, harness.each, work)
 
 
 def furthest(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:

@@ -30,8 +30,8 @@ EACH = [
 @functools.cache
 def launched(launch: str) -> list[list[Any]]:
     size, cases = LAUNCHES[launch]
-    work: list[Any] = [(loops.train, (case,)) for case in cases] + [(loops.forgotten, (cases[0],))]
-    return harness.run_processes(size, loops.each, work, timeout_s=300)
+    work: list[harness.Work] = [(loops.train, (case,)) for case in cases] + [(loops.forgotten, (cases[0],))]
+    return harness.run_processes(size, harness.each, work, timeout_s=300)
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def test_optimizers_of_torch_work_unchanged(launch: str, case: Case) -> None:
     for by_case in launched(launch):
         found = by_case[LAUNCHES[launch][1].index(case)]
         for name in loops.OPTIMIZERS:
-            compare(found[name], expected(case.model)[name], tol=1e-10, what=f"{case}: {name}")
+            assert compare(found[name], expected(case.model)[name], tol=1e-10, what=f"{case}: {name}") <= 1e-10
 
 
 @pytest.mark.parametrize(("launch", "case"), EACH)

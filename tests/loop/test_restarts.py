@@ -23,18 +23,20 @@ FOUR = [Case(name=name, mesh={"dp": 2, "tp": 2}, options={"zero": zero}) for nam
 @functools.cache
 def saved() -> list[dict[str, Any]]:
     """Runs at {dp 2} under ZeRO 3, by model; from rank 0."""
-    work: list[Any] = [(restarts.saved, (Case(name=name, mesh=START, options={"zero": 3}),)) for name in NAMES]
-    return harness.run_processes(2, restarts.each, work)[0]  # type: ignore[no-any-return]
+    work: list[harness.Work] = [(restarts.saved, (Case(name=name, mesh=START, options={"zero": 3}),)) for name in NAMES]
+    return harness.run_processes(2, harness.each, work)[0]  # type: ignore[no-any-return]
 
 
 @functools.cache
 def resumed(launch: str) -> list[list[Any]]:
     size, cases = {"one": (1, ONE), "two": (2, TWO), "four": (4, FOUR)}[launch]
-    work: list[Any] = [(restarts.resumed, (case, restarts.as_bytes(saved()[NAMES.index(case.name)]))) for case in cases]
+    work: list[harness.Work] = [
+        (restarts.resumed, (case, restarts.as_bytes(saved()[NAMES.index(case.name)]))) for case in cases
+    ]
     if launch == "two":
         more = Case(name="frozen and tied", mesh={"dp": 2}, options={"zero": 3})
         work += [(restarts.from_one_device, (more,)), (restarts.refusals, (more,))]
-    return harness.run_processes(size, restarts.each, work, timeout_s=300)
+    return harness.run_processes(size, harness.each, work, timeout_s=300)
 
 
 EACH = [

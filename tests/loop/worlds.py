@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -28,7 +27,6 @@ def trained(case: Case) -> tuple[ParallelModule, list[float]]:
 
 def several(meshes: list[Mapping[str, int]]) -> list[list[float]]:
     """Modules one after the other in one world, the first gone, the others alive; then a step of each once more."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     cases = [Case(model="gpt2", mesh=mesh, options={"zero": 3}) for mesh in meshes]
     found = [trained(cases[0])[1]]
     gc.collect()
@@ -47,7 +45,6 @@ def several(meshes: list[Mapping[str, int]]) -> list[list[float]]:
 
 def worlds(store: str, meshes: list[Mapping[str, int]]) -> list[list[float]]:
     """The same modules in a world whose groups have other numbers, and in the one that takes its place."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     rank, size = dist.get_rank(), dist.get_world_size()
     for _ in range(10):
         dist.new_group(list(range(size)))

@@ -1,64 +1,44 @@
-"""How many bytes of tensors are alive: every storage that an operation touches, until it is freed or resized."""
+"""How many bytes of tensors are alive, and which operations made them."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from autopar.runtime.live_memory import LiveMemory
 
 
-class Live(TorchDispatchMode):
-    """Requires: entered before the tensors that count are made. ``peak`` is the most since ``reset``.
+class Live(LiveMemory):
+    """Requires: entered before the tensors that count are made. ``peak_bytes`` is the most since ``reset``.
 
-    ``at_peak``: operation that made a storage → bytes, at that moment. Temporaries inside a kernel are not seen.
+    ``at_peak``: operation that made a storage, or was the first to touch it → bytes, at that moment.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.storages: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self.peak = 0
+        super().__init__(())
+        self.made_by: dict[int, str] = {}
         self.at_peak: dict[str, int] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in tree_leaves((args, kwargs, result)):
-            if isinstance(value, Tensor):
-                self.note(value, func._schema.name)
-        now = self.total()
-        if now > self.peak:
-            self.peak, self.at_peak = now, self.by_operation()
+        before = self.peak_bytes
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self.made_by.update(dict.fromkeys(self._storages.keys() - self.made_by.keys(), func._schema.name))
+        if self.peak_bytes > before:
+            self.at_peak = self.by_operation()
         return result
 
-    def note(self, tensor: Tensor, made_by: str) -> None:
-        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-        if local.device.type != "cpu" or type(local) not in (Tensor, torch.nn.Parameter):
-            return
-        storage = local.untyped_storage()
-        key = storage._cdata
-        if key not in self.storages:
-            self.storages[key] = weakref.ref(storage, partial(self.forget, key)), made_by
-
-    def forget(self, key: int, _: object) -> None:
-        self.storages.pop(key, None)
-
-    def total(self) -> int:
-        return sum(storage.nbytes() for ref, _ in tuple(self.storages.values()) if (storage := ref()) is not None)
+    def _forget(self, key: int, ref: object) -> None:
+        super()._forget(key, ref)
+        self.made_by.pop(key, None)
 
     def by_operation(self) -> dict[str, int]:
         found: dict[str, int] = {}
-        for ref, name in tuple(self.storages.values()):
+        for key, ref in tuple(self._storages.items()):
             if (storage := ref()) is not None:
-                found[name] = found.get(name, 0) + storage.nbytes()
+                found[self.made_by[key]] = found.get(self.made_by[key], 0) + storage.nbytes()
         return found
 
     def reset(self) -> None:
-        self.peak, self.at_peak = self.total(), self.by_operation()
+        self.peak_bytes, self.at_peak = self._alive(), self.by_operation()

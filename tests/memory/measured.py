@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,20 +13,18 @@ import autopar
 from tests.harness import run_processes
 from tests.memory.live import Live
 from tests.models import exact_loss
+from tests.on_mesh import OnMesh
 from tests.parity.processes import NETWORKS
 
 BATCH, SEQ, VOCAB = 16, 128, 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(OnMesh):
     model: str
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        mesh = ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
-        return " ".join([self.model, mesh, *(f"{key}={value}" for key, value in self.options.items())])
+        return " ".join(self.words(self.model))
 
 
 def llama(layers: int = 4) -> nn.Module:
@@ -80,17 +76,13 @@ def measure(case: Case) -> dict[str, Any]:
             optimizer.zero_grad()
     place = made._here.device_mesh.get_local_rank("pp") if "pp" in case.mesh else 0
     return {
-        "measured": live.peak, "planned": made.plan.memory.peak_bytes[place], "parts": dict(made.plan.memory.parts),
-        "by operation": live.at_peak, "zero": dict(made.plan.zero), "recompute": dict(made.plan.recompute),
+        "measured": live.peak_bytes, "by operation": live.at_peak,
+        "planned": made.plan.memory.peak_bytes[place], "parts": dict(made.plan.memory.parts),
+        "zero": dict(made.plan.zero), "recompute": dict(made.plan.recompute),
         "hsdp": dict(made.plan.hsdp),
     }  # fmt: skip
 
 
 def measured_on(case: Case) -> list[dict[str, Any]]:
     """Reports of one rank of each place on the pipeline axis."""
-    world = math.prod(case.mesh.values())
-    return run_processes(world, measure, case, timeout_s=280)[:: world // case.mesh["pp"]]
-
-
-def measure_all(cases: list[Case]) -> list[dict[str, Any]]:
-    return [measure(case) for case in cases]
+    return run_processes(case.world_size, measure, case, timeout_s=280)[:: case.world_size // case.mesh["pp"]]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from autopar.passes.peak import Held, ParameterBytes, peak
-from tests.harness import run_processes
+from tests.harness import each, run_processes
 from tests.memory.cases import CASES, HYBRID, PIPELINES
-from tests.memory.measured import Case, measure_all, measured_on
+from tests.memory.measured import Case, measure, measured_on
 
 TOLERANCE = 0.10
 QUICK = [case for case in CASES if case.options["recompute"] == "selective" and case.options["num_microbatches"] == 4]
@@ -20,7 +20,8 @@ SLOW = [case for case in CASES if case not in QUICK]
 @functools.cache
 def measured(*, slow: bool) -> list[dict[str, Any]]:
     """On rank 0, the cases in one set of processes."""
-    return list(run_processes(2, measure_all, SLOW if slow else QUICK, timeout_s=900)[0])
+    work = [(measure, (case,)) for case in (SLOW if slow else QUICK)]
+    return list(run_processes(2, each, work, timeout_s=900)[0])
 
 
 @pytest.mark.parametrize("case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)], ids=str)
@@ -33,7 +34,8 @@ def test_the_peak_is_as_planned(case: Case) -> None:
 
 @functools.cache
 def hybrid(*, slow: bool) -> list[dict[str, Any]]:
-    return list(run_processes(4, measure_all, HYBRID[1:] if slow else HYBRID[:1], timeout_s=900)[0])
+    work = [(measure, (case,)) for case in (HYBRID[1:] if slow else HYBRID[:1])]
+    return list(run_processes(4, each, work, timeout_s=900)[0])
 
 
 @pytest.mark.parametrize(

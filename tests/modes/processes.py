@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 import autopar
-from autopar.errors import AutoparError
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.parity import compare
+from tests.harness import refusal
 from tests.modes.networks import made
+from tests.on_mesh import OnMesh
+from tests.state.processes import loss_of, whole
 
 FAIR = str(Path(__file__).parents[1] / "networks" / "fair.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(OnMesh):
     """``planned_in``: the mode of the model when it is planned."""
 
     name: str
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
     planned_in: str = "train"
 
     def __str__(self) -> str:
-        words = [self.name.replace(" ", "-"), *(f"{axis}={size}" for axis, size in self.mesh.items())]
-        words += [f"{key}={value}" for key, value in self.options.items()]
-        return "-".join([*words, *(["planned-in-eval"] if self.planned_in == "eval" else [])])
+        return "-".join([*self.words(self.name), *(["planned-in-eval"] if self.planned_in == "eval" else [])])
 
 
 def parallel(case: Case) -> tuple[ParallelModule, Any]:
@@ -45,11 +41,6 @@ def parallel(case: Case) -> tuple[ParallelModule, Any]:
 
 def call(function: Callable[..., Any], batch: Any) -> Any:
     return function(**batch) if isinstance(batch, Mapping) else function(*batch)
-
-
-def whole(value: Any) -> Any:
-    value = value.full_tensor() if isinstance(value, DTensor) else value
-    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -73,12 +64,6 @@ def trained(model: ParallelModule, batch: Any, *, evaluate: bool) -> list[Tensor
                 call(model, batch)
             model.train()
     return losses
-
-
-def loss_of(out: Any) -> Tensor:
-    found = out if isinstance(out, Tensor) else out["loss"] if isinstance(out, dict) else out[0]
-    assert isinstance(found, Tensor)
-    return found
 
 
 def run(case: Case) -> dict[str, Any]:
@@ -178,25 +163,4 @@ def refusals() -> dict[str, str]:
     scaled.eval()
     found["forward only"] = refusal(lambda: call(scaled.train_step, batch))
     found["loss has a graph"] = str(call(scaled, batch).requires_grad)
-    return found
-
-
-def refusal(function: Callable[[], Any]) -> str:
-    try:
-        function()
-    except AutoparError as error:
-        return str(error)
-    return "accepted"
-
-
-def each(work: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-    """Several pieces of work in one set of processes: starting them costs more than running."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
-    found = []
-    for function, args in work:
-        try:
-            found.append(function(*args))
-        except BaseException as error:
-            error.add_note(f"in {function.__name__} {' '.join(map(str, args))}")
-            raise
     return found

@@ -40,11 +40,11 @@ LAUNCHES = {"two": (2, TWO), "slow": (2, SLOW), "four": (4, FOUR)}
 def launched(launch: str) -> list[list[Any]]:
     """Results by rank and case: the cases of a launch share its processes."""
     size, cases = LAUNCHES[launch]
-    work: list[Any] = [(processes.run, (case,)) for case in cases]
+    work: list[harness.Work] = [(processes.run, (case,)) for case in cases]
     if launch == "two":
         work += [(processes.drawn, ({"dp": 2},)), (processes.from_evaluation, ("gpt2", {"tp": 2}))]
         work += [(processes.from_evaluation, ("batch norm", {"dp": 2})), (processes.refusals, ())]
-    return harness.run_processes(size, processes.each, work, timeout_s=300)
+    return harness.run_processes(size, harness.each, work, timeout_s=300)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from autopar.compiling import stored_parameters
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import Program
 from autopar.passes.assignment import Assignment, decode
 from autopar.passes.build import Encoded, Model, build
-from autopar.passes.candidate import Settings, StoredParameter, with_time
+from autopar.passes.candidate import Settings, with_time
 from autopar.passes.conversions import Conversions
 from autopar.passes.lower import lower
 from autopar.passes.positions import Positions, positions
@@ -87,18 +88,8 @@ def traced(name: str, layers: int = 2) -> Traced:
 @functools.cache
 def prepared(name: str, layers: int, folded: bool, zero: int | None, recompute: str | None) -> Model:
     found = traced(name, layers)
-    parameters = {
-        p.fqn: StoredParameter(dtype=p.type.dtype, shape=p.type.shape, compute_dtype=p.compute_dtype,
-                               trainable=p.trainable, buffer=p.buffer)
-        for p in found.parameters
-    }  # fmt: skip
-    for node in found.graph.sources("constant"):
-        kind = node.result.type
-        parameters[str(node.attr("fqn"))] = StoredParameter(
-            dtype=kind.dtype, shape=kind.shape, compute_dtype=kind.dtype, trainable=False, buffer=True
-        )
     settings = Settings(inputs=input_dims(found.graph), zero=zero, recompute=recompute)
-    return prepare(found.graph, 0, parameters, settings, folded=folded)
+    return prepare(found.graph, 0, stored_parameters(found), settings, folded=folded)
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -225,16 +224,3 @@ def meta_state(case: Case) -> dict[str, Tensor]:
     with torch.device("meta"):
         model = case.build()
     return parallel(case, model).full_state_dict()
-
-
-def each(work: list[tuple[Callable[[Case], Any], Case]]) -> list[Any]:
-    """Several cases in one set of processes: starting them costs more than running."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
-    found = []
-    for function, case in work:
-        try:
-            found.append(function(case))
-        except BaseException as error:
-            error.add_note(f"in case {case}")
-            raise
-    return found

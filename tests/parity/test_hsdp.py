@@ -29,14 +29,14 @@ WHOLE = restarts.Case(name="tied", mesh={"dp": 2}, options={"zero": 3, "num_micr
 
 @functools.cache
 def two() -> dict[str, Any]:
-    return harness.run_processes(2, restarts.each, [(restarts.saved, (WHOLE,))])[0][0]  # type: ignore[no-any-return]
+    return harness.run_processes(2, harness.each, [(restarts.saved, (WHOLE,))])[0][0]  # type: ignore[no-any-return]
 
 
 @functools.cache
 def four() -> list[list[Any]]:
     work: list[Any] = [(processes.train, (case,)) for case in CASES]
     work += [(restarts.saved, (SAVED,)), (restarts.resumed, (SAVED, restarts.as_bytes(two())))]
-    return harness.run_processes(4, restarts.each, work, timeout_s=280)
+    return harness.run_processes(4, harness.each, work, timeout_s=280)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

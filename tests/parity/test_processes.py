@@ -93,10 +93,10 @@ def launched(launch: str) -> list[list[Any]]:
     """Results by rank and case: the cases of a launch share its processes. Worlds also make meta models."""
     harness._context.set_forkserver_preload(PRELOADED)
     size, cases = LAUNCHES[launch]
-    work: list[tuple[Callable[[Case], Any], Case]] = [(processes.train, case) for case in cases]
+    work: list[harness.Work] = [(processes.train, (case,)) for case in cases]
     if not launch.startswith("more"):
-        work += [(processes.meta_state, case) for case in META]
-    return harness.run_processes(size, processes.each, work, timeout_s=280)
+        work += [(processes.meta_state, (case,)) for case in META]
+    return harness.run_processes(size, harness.each, work, timeout_s=280)
 
 
 def trained(launch: str, case: Case) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from autopar.runtime.parity import compare
 from tests import models
 from tests.families import FAMILIES, Family
 from tests.families.measure import EPS, LEARNING_RATE, PROFILE
+from tests.on_mesh import OnMesh
 
 STEPS, ACCUMULATED, MAX_NORM = 3, 2, 0.5
 torch.set_num_threads(1)
@@ -39,24 +40,11 @@ MODELS: dict[str, Family] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """``options`` are those of ``parallelize``."""
-
+class Case(OnMesh):
     family: str
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        mesh = ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
-        options = [f"{key}={value}" for key, value in self.options.items()]
-        return "-".join([self.family.replace(" ", "-"), mesh, *options])
-
-    @property
-    def world_size(self) -> int:
-        size = 1
-        for extent in self.mesh.values():
-            size *= extent
-        return size
+        return "-".join(self.words(self.family))
 
 
 def batch_of(family: Family, index: int) -> dict[str, Any]:
@@ -130,10 +118,6 @@ def drawn(case: Case) -> dict[str, Any]:
     return {"losses": losses, "gradients": model.full_gradients(), "recompute": set(model.plan.recompute.values())}
 
 
-def drawn_all(cases: list[Case]) -> list[dict[str, Any]]:
-    return [drawn(case) for case in cases]
-
-
 def loss_of(family: Family, model: nn.Module, batch: dict[str, Any]) -> Tensor:
     if family.loss_fn is None:
         return model(**batch).loss  # type: ignore[no-any-return]
@@ -144,8 +128,3 @@ def loss_of(family: Family, model: nn.Module, batch: dict[str, Any]) -> Tensor:
 def _same(family: Family, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:
     compare({n: t.double() for n, t in found.items()}, {n: t.double() for n, t in wanted.items()},
             tol=family.tolerance, what=what)  # fmt: skip
-
-
-def each(cases: list[Case]) -> list[dict[str, Any]]:
-    """Several cases in one set of processes: starting them costs more than running."""
-    return [train(case) for case in cases]

@@ -57,7 +57,8 @@ SLOW = ("more of two", "more of four", "eight")
 def launched(launch: str) -> list[list[dict[str, Any]]]:
     """Results by rank and case: the cases of a launch share its processes."""
     size, cases = LAUNCHES[launch]
-    return harness.run_processes(size, processes.each, cases, timeout_s=1500 if launch in SLOW else 280)
+    work = [(processes.train, (case,)) for case in cases]
+    return harness.run_processes(size, harness.each, work, timeout_s=1500 if launch in SLOW else 280)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,8 @@ DRAWING = [
 @pytest.mark.slow
 def test_stages_draw_what_any_other_plan_draws() -> None:
     """Dropout, recomputed too: losses and gradients of every schedule are those of data parallelism."""
-    first, *others = harness.run_processes(2, processes.drawn_all, DRAWING, timeout_s=280)[0]
+    work = [(processes.drawn, (case,)) for case in DRAWING]
+    first, *others = harness.run_processes(2, harness.each, work, timeout_s=280)[0]
     for case, found in zip(DRAWING[1:], others, strict=True):
         assert case.options["recompute"] in found["recompute"]
         for step, (loss, wanted) in enumerate(zip(found["losses"], first["losses"], strict=True)):

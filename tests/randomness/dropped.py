@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,9 +126,7 @@ def built(name: str) -> nn.Module:
 
 @functools.cache
 def program(case: Case) -> tuple[Program, Readied]:
-    world = 1
-    for size in case.sizes.values():
-        world *= size
+    world = math.prod(case.sizes.values())
     arguments: Arguments = check_arguments(
         cluster=f"1x{world}xCPU", mesh=case.sizes or None, profile=str(FAIR), num_microbatches=case.microbatches,
         zero=case.zero, recompute=case.recompute, rng=case.rng, loss_fn=LOSSES.get(case.model),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,25 +12,23 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.runtime.module import ParallelModule
+from tests.harness import refusal
+from tests.on_mesh import OnMesh
 from tests.randomness.dropped import FAIR, LOSSES, MODELS, batch, example
 
 STEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(OnMesh):
     model: str
-    mesh: Mapping[str, int] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        mesh = ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
-        return "-".join([self.model, mesh, *(f"{key}={value}" for key, value in self.options.items())])
+        return "-".join(self.words(self.model))
 
 
 def trained(run: Run) -> dict[str, Any]:
     """Losses and gradients of two steps without an optimizer, then of ``forward``."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     torch.manual_seed(0)
     model = MODELS[run.model]().train()
     torch.manual_seed(40 + dist.get_rank())  # ranks differ: that of rank 0 counts
@@ -67,11 +63,6 @@ def _gradients(model: ParallelModule) -> dict[str, Tensor]:
     return found
 
 
-def each(runs: list[Run]) -> list[dict[str, Any]]:
-    """Several in one set of processes: starting them costs more than running."""
-    return [trained(run) for run in runs]
-
-
 def evaluated() -> str:
     """The message of an evaluation by a program made for training, where the model is not at hand."""
     x, target = example("masks")
@@ -79,8 +70,4 @@ def evaluated() -> str:
     model(x, target=target)
     model._modes._make = None
     model.eval()
-    try:
-        model(x, target=target)
-    except autopar.errors.UsageError as error:
-        return str(error)
-    return "no error"
+    return refusal(model, x, target=target)

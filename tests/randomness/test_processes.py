@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from autopar.runtime.parity import compare
-from tests.harness import run_processes
+from tests.harness import each, run_processes
 from tests.randomness.dropped import TOLERANCES
-from tests.randomness.processes import Run, each, evaluated
+from tests.randomness.processes import Run, evaluated, trained
 
 QUICK = [
     Run(model="gpt2", mesh={"dp": 2}, options={"recompute": "full", "zero": 3}),
@@ -33,30 +33,23 @@ SLOW = [
 
 @functools.cache
 def alone(model: str) -> dict[str, Any]:
-    (found,) = run_processes(1, each, [Run(model=model)])[0]
+    (found,) = run_processes(1, trained, Run(model=model))
     return dict(found)
 
 
 @functools.cache
 def together(world: int, *, slow: bool = False) -> dict[str, list[dict[str, Any]]]:
     """What every rank found, by run."""
-    runs = [run for run in (SLOW if slow else QUICK) if _world(run) == world]
-    ranks = run_processes(world, each, runs, timeout_s=300)
+    runs = [run for run in (SLOW if slow else QUICK) if run.world_size == world]
+    ranks = run_processes(world, each, [(trained, (run,)) for run in runs], timeout_s=300)
     return {str(run): [found[at] for found in ranks] for at, run in enumerate(runs)}
-
-
-def _world(run: Run) -> int:
-    world = 1
-    for size in run.mesh.values():
-        world *= size
-    return world
 
 
 @pytest.mark.parametrize("run", [*QUICK, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)], ids=str)
 def test_processes_draw_what_one_process_draws(run: Run) -> None:
     expected = alone(run.model)
     tolerance = TOLERANCES.get(run.model, 1e-10)
-    for found in together(_world(run), slow=run in SLOW)[str(run)]:
+    for found in together(run.world_size, slow=run in SLOW)[str(run)]:
         for at, (loss, gradients) in enumerate(zip(expected["losses"], expected["gradients"], strict=True)):
             compare({"loss": found["losses"][at]}, {"loss": loss}, tol=tolerance, what=f"loss of step {at}")
             compare(found["gradients"][at], gradients, tol=tolerance, what=f"gradients of step {at}")

@@ -17,6 +17,7 @@ from autopar.runtime.simulate import simulate
 from tests.lowered import all_graphs, collectives, lowered, model_of
 from tests.rules.example import Example
 from tests.rules.examples import EXAMPLES, NOT_RUN
+from tests.rules.lies import LIES
 from tests.rules.oracle import Case, case_of, check, some
 
 SQUARE = Mesh((("x", 2), ("y", 2)))
@@ -81,17 +82,11 @@ def test_what_is_offered(target: str, choices: set[str]) -> None:
 @pytest.mark.parametrize(
     ("target", "spec", "columns"),
     [
-        ("aten.softmax.int", "*b -> *b", {}),
-        ("aten.relu.default", "*b -> *b", {"partial": "0"}),
-        ("aten.mul.Tensor", "*b, *b -> *b", {"partial": "0+1"}),
-        ("aten.add.Tensor", "*b, *b -> *b", {"partial": "0|1"}),
+        *LIES,
         ("aten.rms_norm.default", "*b d, d -> *b d", {}),
         ("aten.linear.default", "*b !k, n !k -> *b n", {"partial": "0+1"}),
-        ("aten.matmul.default", "*b m k, *b k n -> *b m n", {"reduce": "max"}),
-        ("autopar.row_max", "*b v -> *b", {"reduce": "sum"}),
         ("autopar.cross_entropy_from_stats", "*b two, *b ->", {}),
         ("aten.cumsum.default", "*b -> *b", {}),
-        ("aten.amax.default", "reduction", {}),
         ("aten.index_select.default", "slice_dim", {}),
         ("autopar.dropout", "*b, state -> *b", {}),
     ],

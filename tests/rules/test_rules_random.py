@@ -14,6 +14,7 @@ from autopar.ir.errors import VerificationError
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import TABLE, rule
 from tests.rules.examples import EXAMPLES, NOT_RUN
+from tests.rules.lies import LIES
 from tests.rules.oracle import Case, case_of, check
 from tests.rules.scaling import FIXED, Call, calls, scales, whole_rule
 
@@ -103,14 +104,8 @@ def test_draws_really_run(target: str) -> None:
 @pytest.mark.parametrize(
     ("target", "spec", "columns"),
     [
-        ("aten.softmax.int", "*b -> *b", {}),
-        ("aten.relu.default", "*b -> *b", {"partial": "0"}),
-        ("aten.mul.Tensor", "*b, *b -> *b", {"partial": "0+1"}),
-        ("aten.add.Tensor", "*b, *b -> *b", {"partial": "0|1"}),
-        ("aten.matmul.default", "*b m k, *b k n -> *b m n", {"reduce": "max"}),
-        ("autopar.row_max", "*b v -> *b", {"reduce": "sum"}),
+        *LIES,
         ("autopar.soft_cross_entropy_rows", "*b v, *b v, v -> *b", {}),
-        ("aten.amax.default", "reduction", {}),
     ],
 )
 def test_a_lying_rule_is_caught_at_random_sizes(

@@ -21,6 +21,7 @@ from autopar.ir.program import Parameter, Program
 from autopar.ir.types import Attr, TensorType
 
 VOCABULARY, WIDTH, HIDDEN, BATCH, SEQUENCE, LAYERS = 16, 8, 16, 8, 4, 3
+IDS = (BATCH, SEQUENCE)
 
 
 class Model(nn.Module):
@@ -153,84 +154,79 @@ def program(
     mesh = Mesh((("dp", dp), *([("cp", cp)] if cp > 1 else []), ("tp", tp)))
     whole = Mesh((*mesh.axes, ("mb", microbatches))) if microbatches > 1 else mesh
     root = zero if root_zero is None else root_zero
-    main = Draft(whole)
-    ids_type = (BATCH, SEQUENCE)
-    split: dict[str, Placement] = {"dp": Shard(0)}
-    if cp > 1:
-        split["cp"] = Shard(1)
-    before = Draft(mesh)
-    given = before.source("input", ids_type, Layout.of(mesh, split), "i64", name="labels")
-    if microbatches > 1:
-        split["mb"] = Shard(0, dp)
-    by_batch = Layout.of(whole, split)
-    reduced: dict[str, Placement] = dict.fromkeys(split, P)
-
-    ids = main.source("input", ids_type, by_batch, "i64", name="ids")
-    labels = main.source("input", ids_type, by_batch, "i64", name="labels")
-    count = main.source("input", (), Layout.replicated(whole), name="count")
+    by_device: dict[str, Placement] = {"dp": Shard(0), **({"cp": Shard(1)} if cp > 1 else {})}
+    by_batch = {**by_device, **({"mb": Shard(0, dp)} if microbatches > 1 else {})}
     stored = {p.fqn: p for p in _parameters(mesh, zero, root, layers, graph_owned, compute, inside)}
-    table = main.source(
-        "param", (VOCABULARY, WIDTH), _over(whole, stored["embed.weight"].layout), compute, fqn="embed.weight"
-    )
-    table = main.to(table, ("dp", "cp"), dp=RSTAR, cp=RSTAR, mb=RSTAR)
-    rows = (("tp", VOCABULARY // tp),)
-    h = main.add(
-        "autopar.embedding_shard",
-        (table, ids),
-        (*ids_type, WIDTH),
-        Layout.of(whole, {**split, "tp": P}),
-        start=rows,
-    )
-    h = main.to(h, tp=R)
-    names = tuple(
-        tuple(f"layers.{i}.{leaf}" for leaf in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"))
-        for i in range(layers)
-    )
-    assert h.layout is not None
-    h = main.add("call", (h,), h.type.shape, h.layout, block="layer", count=layers, carried=1, params=names)
-    assert h.layout is not None
-    into = main.to(h, tp=RSTAR)
-    logits = main.add(
-        "aten.linear.default",
-        (into, table),
-        (*ids_type, VOCABULARY),
-        Layout.of(whole, {**split, "tp": Shard(2)}),
-    )
-    top = main.add("autopar.row_max", (logits,), ids_type, Layout.of(whole, {**split, "tp": Partial("max")}))
-    top = main.to(top, tp=R)
-    stats = main.add(
-        "autopar.cross_entropy_stats",
-        (logits, labels, top),
-        (*ids_type, 2),
-        Layout.of(whole, {**split, "tp": P}),
-        start=rows,
-    )
-    stats = main.to(stats, tp=R)
-    loss = main.add("autopar.cross_entropy_from_stats", (stats, labels), (), Layout.of(whole, reduced))
-    loss = main.to(loss, dp=R, cp=R, mb=R)
-    loss = main.add("aten.div.Tensor", (loss, count), (), Layout.replicated(whole))
 
-    summed = Layout.of(mesh, {axis: P for axis in split if axis in mesh.names})
-    number = before.to(before.add("autopar.count_targets", (given,), (), summed), dp=R, cp=R)
-    prologue = before.done("prologue", number)
-    renamed = {number.name: "count"}
-    prologue = Graph(
-        name="prologue",
-        mesh=mesh,
-        outputs=("count",),
-        nodes=tuple(_rename(node, renamed) for node in prologue.nodes),
-    )
+    main = Draft(whole)
+    ids = main.source("input", IDS, Layout.of(whole, by_batch), "i64", name="ids")
+    labels = main.source("input", IDS, Layout.of(whole, by_batch), "i64", name="labels")
+    count = main.source("input", (), Layout.replicated(whole), name="count")
+    over = _over(whole, stored["embed.weight"].layout)
+    table = main.source("param", (VOCABULARY, WIDTH), over, compute, fqn="embed.weight")
+    table = main.to(table, ("dp", "cp"), dp=RSTAR, cp=RSTAR, mb=RSTAR)
+    h = _layers(main, _embedded(main, table, ids, by_batch), layers)
+    loss = _loss(main, h, table, labels, count, by_batch)
     return Program(
         mesh=mesh,
-        graph=main.done("main", loss, h, blocks=(_block(whole, split, stored),)),
+        graph=main.done("main", loss, h, blocks=(_block(whole, by_batch, stored),)),
         parameters=tuple(stored.values()),
         data_axes=("dp",),
         microbatches=microbatches,
-        prologue=prologue,
+        prologue=_prologue(mesh, by_device),
         recompute={"layer": recompute} if recompute else {},
         zero={"layer": zero, "": root},
         loss=loss.name,
     )
+
+
+def _embedded(main: Draft, table: Value, ids: Value, split: dict[str, Placement]) -> Value:
+    """Each device looks up the rows that it has; the sum over tp has all."""
+    layout = Layout.of(main.mesh, {**split, "tp": P})
+    h = main.add("autopar.embedding_shard", (table, ids), (*IDS, WIDTH), layout, start=_rows(main.mesh))
+    return main.to(h, tp=R)
+
+
+def _layers(main: Draft, h: Value, layers: int) -> Value:
+    leaves = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
+    names = tuple(tuple(f"layers.{i}.{leaf}" for leaf in leaves) for i in range(layers))
+    assert h.layout is not None
+    return main.add("call", (h,), h.type.shape, h.layout, block="layer", count=layers, carried=1, params=names)
+
+
+def _loss(
+    main: Draft, h: Value, table: Value, labels: Value, count: Value, split: dict[str, Placement]
+) -> Value:
+    """Cross-entropy of logits whose classes are split over tp, over the number of targets."""
+    mesh = main.mesh
+    classes = Layout.of(mesh, {**split, "tp": Shard(2)})
+    logits = main.add("aten.linear.default", (main.to(h, tp=RSTAR), table), (*IDS, VOCABULARY), classes)
+    top = main.add("autopar.row_max", (logits,), IDS, Layout.of(mesh, {**split, "tp": Partial("max")}))
+    top = main.to(top, tp=R)
+    summed = Layout.of(mesh, {**split, "tp": P})
+    stats = main.add(
+        "autopar.cross_entropy_stats", (logits, labels, top), (*IDS, 2), summed, start=_rows(mesh)
+    )
+    stats = main.to(stats, tp=R)
+    by_batch = Layout.of(mesh, dict.fromkeys(split, P))
+    loss = main.add("autopar.cross_entropy_from_stats", (stats, labels), (), by_batch)
+    loss = main.to(loss, dp=R, cp=R, mb=R)
+    return main.add("aten.div.Tensor", (loss, count), (), Layout.replicated(mesh))
+
+
+def _prologue(mesh: Mesh, split: dict[str, Placement]) -> Graph:
+    """The number of targets in the whole batch."""
+    draft = Draft(mesh)
+    labels = draft.source("input", IDS, Layout.of(mesh, split), "i64", name="labels")
+    counted = draft.add("autopar.count_targets", (labels,), (), Layout.of(mesh, dict.fromkeys(split, P)))
+    number = draft.to(counted, dp=R, cp=R)
+    nodes = tuple(_rename(node, {number.name: "count"}) for node in draft.nodes)
+    return Graph(name="prologue", mesh=mesh, outputs=("count",), nodes=nodes)
+
+
+def _rows(mesh: Mesh) -> Attr:
+    """Where a device's part of the vocabulary starts."""
+    return (("tp", VOCABULARY // mesh.size("tp")),)
 
 
 def _block(whole: Mesh, split: dict[str, Placement], stored: dict[str, Parameter]) -> Graph:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness import run_processes
+from tests.harness import each, run_processes
 from tests.parity.processes import Case
-from tests.runtime.traffic import counted_all
+from tests.runtime.traffic import counted
 
 MICROBATCHES = 4
 LEVELS = [
@@ -25,7 +25,8 @@ MODES = [
 
 @functools.cache
 def found() -> list[dict[str, Any]]:
-    return list(run_processes(2, counted_all, [*LEVELS, *MODES], timeout_s=200)[0])
+    work = [(counted, (case,)) for case in (*LEVELS, *MODES)]
+    return list(run_processes(2, each, work, timeout_s=200)[0])
 
 
 @pytest.mark.parametrize(("case", "gathers", "scatters"), [

@@ -42,7 +42,3 @@ def counted(case: Case) -> dict[str, Any]:
         "counts": dict(traffic.counts), "holders": holders,
         "planned": [(c.kind, c.count, c.where, c.phase) for c in model.plan.collectives],
     }  # fmt: skip
-
-
-def counted_all(cases: list[Case]) -> list[dict[str, Any]]:
-    return [counted(case) for case in cases]

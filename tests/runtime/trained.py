@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,12 +9,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from autopar.ir.errors import AutoparError
 from autopar.ir.mesh import Mesh
 from autopar.runtime.devices import here
 from autopar.runtime.holders import Holder
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.parameters import names_of, whole_of
+from tests.harness import refusal
 from tests.runtime.programs import Model, batch, program
 
 STEPS = 3
@@ -126,11 +125,3 @@ def inspect(case: dict[str, Any]) -> dict[str, Any]:
             lambda: here(Mesh((("dp", 2),)), init_device_mesh("cpu", (2,), mesh_dim_names=("x",)))
         ),
     }
-
-
-def refusal(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except AutoparError as error:
-        return str(error)
-    return "accepted"

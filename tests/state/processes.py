@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 import autopar
-from autopar.errors import AutoparError
-from autopar.runtime.module import ParallelModule
+from tests.harness import refusal
+from tests.on_mesh import OnMesh
 from tests.state.networks import made
 from tests.state.simulated import FREE
 
@@ -22,14 +21,11 @@ STEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(OnMesh):
     name: str
-    mesh: Mapping[str, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        words = [self.name, *(f"{axis}={size}" for axis, size in self.mesh.items())]
-        return " ".join([*words, *(f"{key}={value}" for key, value in self.options.items())])
+        return "-".join(self.words(self.name))
 
 
 def train(case: Case) -> dict[str, Any]:
@@ -103,35 +99,14 @@ def refusals() -> dict[str, str]:
     batch = parallel.shard_inputs(inputs)
     rest = {key: value for key, value in batch.items() if key != "scale"}
     found = {
-        "another number": refusal(parallel, batch | {"scale": 3.0}),
-        "another string": refusal(parallel, batch | {"mode": "mean"}),
-        "left out": refusal(parallel, rest),
-        "no mask": refusal(parallel, batch | {"mask": None}),
-        "a tensor for a number": refusal(parallel, batch | {"scale": torch.ones(())}),
-        "other nesting": refusal(parallel, batch | {"xs": batch["xs"][:1]}),
-        "unknown": refusal(parallel, batch | {"more": 1}),
-        "shape": refusal(parallel, dict(inputs)),
+        "another number": refusal(parallel.train_step, **batch | {"scale": 3.0}),
+        "another string": refusal(parallel.train_step, **batch | {"mode": "mean"}),
+        "left out": refusal(parallel.train_step, **rest),
+        "no mask": refusal(parallel.train_step, **batch | {"mask": None}),
+        "a tensor for a number": refusal(parallel.train_step, **batch | {"scale": torch.ones(())}),
+        "other nesting": refusal(parallel.train_step, **batch | {"xs": batch["xs"][:1]}),
+        "unknown": refusal(parallel.train_step, **batch | {"more": 1}),
+        "shape": refusal(parallel.train_step, **inputs),
     }
     parallel.train_step(**batch)
-    return found
-
-
-def refusal(model: ParallelModule, kwargs: dict[str, Any]) -> str:
-    try:
-        model.train_step(**kwargs)
-    except AutoparError as error:
-        return str(error)
-    return "accepted"
-
-
-def each(work: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-    """Several pieces of work in one set of processes: starting them costs more than running."""
-    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
-    found = []
-    for function, args in work:
-        try:
-            found.append(function(*args))
-        except BaseException as error:
-            error.add_note(f"in {function.__name__} {' '.join(map(str, args))}")
-            raise
     return found

@@ -40,9 +40,9 @@ LAUNCHES = {"one": (1, ONE), "two": (2, TWO), "pictures": (2, PICTURES)}
 def launched(launch: str) -> list[list[Any]]:
     """Results by rank and case: the cases of a launch share its processes."""
     size, cases = LAUNCHES[launch]
-    work: list[Any] = [(processes.train, (case,)) for case in cases]
+    work: list[harness.Work] = [(processes.train, (case,)) for case in cases]
     work += [(processes.refusals, ())] if launch == "two" else []
-    return harness.run_processes(size, processes.each, work, timeout_s=280)
+    return harness.run_processes(size, harness.each, work, timeout_s=280)
 
 
 @functools.cache
@@ -64,7 +64,7 @@ def same(found: dict[str, Any], wanted: dict[str, Any], what: str, tolerance: fl
 @pytest.mark.parametrize(
     ("launch", "case"),
     [
-        pytest.param(name, case, id=f"{name}-{case}".replace(" ", "-"), marks=[pytest.mark.slow] * (name == "pictures"))
+        pytest.param(name, case, id=f"{name}-{case}", marks=[pytest.mark.slow] * (name == "pictures"))
         for name, (_, cases) in LAUNCHES.items()
         for case in cases
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.state.networks import CASES, made
-from tests.state.simulated import planned, same, simulated
+from tests.state.simulated import difference, planned, simulated
 
 
 @pytest.mark.parametrize("mesh", ["dp=2", "tp=2", "dp=2,tp=2"])
@@ -14,5 +14,6 @@ def test_a_step_leaves_behind_what_it_leaves_on_one_device(name: str, mesh: str)
     """Loss, outputs, gradients, and buffers that the forward changes."""
     model, inputs = made(name)
     found = planned(model, inputs, mesh)
-    same(simulated(found, model, inputs), found.readied.traced.loss_output, model, inputs)
+    got = simulated(found, model, inputs)
+    assert difference(got, found.readied.traced.loss_output, model, inputs) <= 1e-10
     assert not found.plan.islands

@@ -1,0 +1,218 @@
+"""What one call of a module reads besides its arguments, and whether it does more than compute.
+
+While a call is recorded, every attribute that is read of a module is noted with its token, and every function of
+the user's that runs, with the tokens of the global names in its code. Another instance may stand for the recorded one
+if all those tokens are the same there. Writes to modules and other objects refuse it: the other call would not
+make them.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.passes.trace.tokens import ABSENT, IncomparableError, Names, Same, state_of, token
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_OURS = os.path.dirname(__file__) + os.sep
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_TABLES = ("_parameters", "_buffers", "_modules")  # instances have the same names in them, else they are not compared
+OF_CLASS = "<a method or property of the class>"
+_STORES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
+
+
+class Reads:
+    """The reads of one call. ``refused``: why it cannot stand for another; empty if it can."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], names: Names) -> None:
+        self._modules = modules
+        self._names = names
+        self._attributes: dict[tuple[Any, str], Any] = {}
+        self._globals: dict[tuple[Any, str, str], Any] = {}
+        self.codes: dict[CodeType, dict[str, Any]] = {}
+        self.refused = ""
+
+    def attribute(self, module: nn.Module, name: str) -> None:
+        """``name`` of ``module`` is read."""
+        state = state_of(module)
+        at = self._names.modules.get(id(state))
+        key = (Same(module) if at is None else at, name)
+        if key not in self._attributes and not self.refused:
+            self._attributes[key] = self._token(lookup(module, name))
+
+    def code(self, code: CodeType, globals_: dict[str, Any]) -> None:
+        """``code`` is about to run for the first time."""
+        self.codes[code] = globals_
+        if self.refused or not _is_users(code.co_filename):
+            return
+        stores, loads = _effects(code)
+        self.refused = stores
+        for name in loads:
+            value = globals_.get(name, ABSENT)
+            inside = code.co_names if _is_users_own(value) else ()
+            for attribute in ("", *(part for part in inside if part in vars(value))):
+                key = (Same(globals_), name, attribute)
+                if key not in self._globals:
+                    self._globals[key] = self._token(_global(*key))
+
+    def close(self) -> None:
+        """The call is over: nothing that it read may have changed."""
+        if not self.refused and not self.hold(self._modules, self._names):
+            self.refused = "it changes what it reads"
+
+    def hold(self, modules: Mapping[str, nn.Module], names: Names) -> bool:
+        """Whether the call of another instance, of these ``modules``, would read the same now."""
+        try:
+            return all(
+                token(lookup(modules[at] if isinstance(at, str) else at.thing, name), names) == read
+                for (at, name), read in self._attributes.items()
+            ) and all(token(_global(*key), names) == read for key, read in self._globals.items())
+        except IncomparableError:
+            return False
+
+    def again(self, modules: Mapping[str, nn.Module], into: Reads) -> None:
+        """Note in ``into`` what the call reads that this one stands for."""
+        for at, name in self._attributes:
+            into.attribute(modules[at] if isinstance(at, str) else at.thing, name)
+        for code, globals_ in self.codes.items():
+            if code not in into.codes:
+                into.code(code, globals_)
+
+    def _token(self, value: Any) -> Any:
+        try:
+            return token(value, self._names)
+        except IncomparableError as error:
+            self.refused = f"it reads {error}"
+            return None
+
+
+def lookup(module: nn.Module, name: str) -> Any:
+    """What ``module.name`` stands for, without running a property."""
+    state = state_of(module)
+    if name in state:
+        return state[name]
+    for table in _TABLES:
+        if name in state.get(table, ()):
+            return state[table][name]
+    for base in type(module).__mro__:
+        if name in vars(base):
+            found = vars(base)[name]
+            return OF_CLASS if hasattr(type(found), "__get__") else found
+    return ABSENT
+
+
+def _global(globals_: Same, name: str, attribute: str) -> Any:
+    found = globals_.thing.get(name, ABSENT)
+    return vars(found).get(attribute, ABSENT) if attribute and found is not ABSENT else found
+
+
+@functools.cache
+def _is_users(filename: str) -> bool:
+    if filename.startswith((_TORCH, _OURS, "<")):
+        return False
+    return not filename.startswith(_STANDARD) or any(part in filename for part in _PACKAGES)
+
+
+def _is_users_own(value: Any) -> bool:
+    """Whether ``value`` is a class or Python module, whose attributes code reads without being seen, and the user's."""
+    if isinstance(value, type):
+        value = sys.modules.get(value.__module__)
+    return isinstance(value, ModuleType) and _is_users(getattr(value, "__file__", None) or "<builtin>")
+
+
+@functools.cache
+def _effects(code: CodeType) -> tuple[str, tuple[str, ...]]:
+    """Why running ``code`` does more than compute, else empty; and the global names that it loads."""
+    loads: dict[str, None] = {}
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_GLOBAL":
+            loads[str(step.argval)] = None
+        elif step.opname in _STORES or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
+            return f"{code.co_qualname} writes {step.argval}", ()
+    return "", tuple(loads)
+
+
+_open: list[Reads] = []
+
+
+@contextmanager
+def recording(reads: Reads) -> Iterator[None]:
+    """Inside, what the thread reads is noted in ``reads`` and in those that are open around it."""
+    _open.append(reads)
+    try:
+        if len(_open) > 1:
+            yield
+        else:
+            with _watching():
+                yield
+    finally:
+        _open.pop()
+    reads.close()
+
+
+def reads_again(reads: Reads, modules: Mapping[str, nn.Module]) -> None:
+    """A call that ``reads`` stand for is part of those that are open."""
+    for around in _open:
+        reads.again(modules, around)
+
+
+def can_record() -> bool:
+    """Whether nothing else, such as a profiler, watches the calls of this thread."""
+    return bool(_open) or sys.getprofile() is None
+
+
+@contextmanager
+def _watching() -> Iterator[None]:
+    """Inside, reads and writes of modules and calls of functions reach the open records."""
+    thread = threading.get_ident()
+    read, write, delete = nn.Module.__getattribute__, nn.Module.__setattr__, nn.Module.__delattr__
+
+    def reading(self: nn.Module, name: str) -> Any:
+        if threading.get_ident() == thread and name not in _TABLES and name != "__class__":
+            if name != "__dict__":
+                for reads in _open:
+                    reads.attribute(self, name)
+            elif _is_users(sys._getframe(1).f_code.co_filename):
+                for reads in _open:
+                    reads.refused = "it reads a module's __dict__"
+        return read(self, name)
+
+    def writing(self: nn.Module, name: str, value: Any) -> None:
+        for reads in _open:
+            reads.refused = f"it writes {name} of a module"
+        write(self, name, value)
+
+    def deleting(self: nn.Module, name: str) -> None:
+        for reads in _open:
+            reads.refused = f"it deletes {name} of a module"
+        delete(self, name)
+
+    def called(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and _open and frame.f_code not in _open[-1].codes:
+            for reads in _open:
+                if frame.f_code not in reads.codes:
+                    reads.code(frame.f_code, frame.f_globals)
+
+    nn.Module.__getattribute__ = reading  # type: ignore[method-assign, assignment]
+    nn.Module.__setattr__ = writing  # type: ignore[method-assign]
+    nn.Module.__delattr__ = deleting  # type: ignore[method-assign]
+    sys.setprofile(called)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        del nn.Module.__getattribute__
+        nn.Module.__setattr__ = write  # type: ignore[method-assign]
+        nn.Module.__delattr__ = delete  # type: ignore[method-assign]

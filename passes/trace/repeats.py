@@ -1,0 +1,204 @@
+"""Repeated modules are traced once: a later call that would read the same leaves one node in the trace.
+
+While the trace runs, the forwards of classes that occur more than once are wrapped. A call either *leads*: it runs,
+between two marks in the graph, and what it reads is recorded. Or it *repeats* a leader whose reads and arguments
+are the same to it: then the node ``repeat(site, call, tensors)`` stands for all that the leader's marks enclose, and
+``Reader`` reads that part of the graph again with the call's own tensors. When in doubt a call leads, which is
+always right.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from autopar.passes.trace.instances import Instance, instances
+from autopar.passes.trace.reads import Reads, can_record, reads_again, recording
+from autopar.passes.trace.structure import Structure
+from autopar.passes.trace.tokens import IncomparableError, Names, meta, state_of, token
+
+_MOST_LEADERS = 8
+"""Of one kind of module; what differs that often is traced as it is."""
+_sites = itertools.count()
+_results: dict[int, list[tuple[Any, ...]]] = {}
+"""By site, what the leader's results are, as ``meta`` says it."""
+
+_library = torch.library.Library("autopar_trace", "DEF")
+_library.define("mark(int site, bool end, Tensor[] tensors) -> ()")
+_library.define("repeat(int site, int call, Tensor[] tensors) -> Tensor[]")
+MARK = torch.ops.autopar_trace.mark.default
+REPEAT = torch.ops.autopar_trace.repeat.default
+fx.has_side_effect(MARK)  # else they are removed as unused
+fx.has_side_effect(REPEAT)
+
+
+@torch.library.register_fake("autopar_trace::mark", lib=_library)  # type: ignore[untyped-decorator]
+def _mark(site: int, end: bool, tensors: list[torch.Tensor]) -> None:
+    return None
+
+
+@torch.library.register_fake("autopar_trace::repeat", lib=_library)  # type: ignore[untyped-decorator]
+def _repeat(site: int, call: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [
+        torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        for _, shape, stride, dtype, device, _ in _results[site]
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Call:
+    """A call of an instance: its tensors, and all else that it is given, as a token."""
+
+    instance: Instance
+    leaves: Structure
+    tensors: list[torch.Tensor]
+    names: Names
+    given: Any
+
+    @classmethod
+    def of(cls, instance: Instance, args: Any, kwargs: Any) -> _Call:
+        """Raises IncomparableError."""
+        tensors, leaves = Structure.of((args, kwargs))
+        names = instance.names(tensors)
+        return cls(
+            instance=instance, leaves=leaves, tensors=tensors, names=names, given=_given(leaves, tensors, names)
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Leader:
+    """A call that others may repeat. ``places``: where each tensor it returned comes from, an argument or a result."""
+
+    site: int
+    call: _Call
+    reads: Reads
+    returned: Structure
+    places: tuple[tuple[str, int], ...]
+
+
+class Repeats:
+    """The repeated modules of a model, for one trace.
+
+    ``canonical`` maps each name of a tensor to its first name. ``calls``: for each repeated call the instance that
+    leads and the one that repeats it, by which the reader renames.
+    """
+
+    def __init__(self, model: nn.Module, canonical: Mapping[str, str]) -> None:
+        self._instances = instances(model, canonical)
+        self._leaders: dict[int, list[_Leader]] = {}
+        self._active: set[int] = set()
+        self.calls: list[tuple[Instance, Instance]] = []
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Inside, calls of the model's repeated modules lead or repeat."""
+        self._leaders.clear()
+        self.calls.clear()
+        patched: dict[type, FunctionType] = {}
+        for instance in self._instances.values():
+            owner = next(base for base in type(instance.module).__mro__ if "forward" in vars(base))
+            patched.setdefault(owner, vars(owner)["forward"])
+        try:
+            for owner, forward in patched.items():
+                owner.forward = self._wrapped(owner, forward)  # type: ignore[attr-defined]
+            yield
+        finally:
+            for owner, forward in patched.items():
+                owner.forward = forward  # type: ignore[attr-defined]
+            for leader in itertools.chain(*self._leaders.values()):
+                _results.pop(leader.site, None)
+
+    def _wrapped(self, owner: type, forward: FunctionType) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            key = id(state_of(module))
+            instance = self._instances.get(key)
+            run = functools.partial(forward, module, *args, **kwargs)
+            if instance is None or key in self._active or not can_record():
+                return run()
+            self._active.add(key)
+            try:
+                return self._lead_or_repeat(instance, run, args, kwargs)
+            finally:
+                self._active.discard(key)
+
+        return call
+
+    def _lead_or_repeat(self, instance: Instance, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        try:
+            call = _Call.of(instance, args, kwargs)
+        except IncomparableError:
+            return run()
+        leaders = self._leaders.setdefault(instance.kind, [])
+        for leader in leaders:
+            if (
+                leader.call.given == call.given
+                and leader.call.instance.corresponds(instance)
+                and leader.reads.hold(instance.modules, call.names)
+            ):
+                return self._repeat(leader, call)
+        return run() if len(leaders) == _MOST_LEADERS else self._lead(call, run, leaders)
+
+    def _lead(self, call: _Call, run: Callable[[], Any], leaders: list[_Leader]) -> Any:
+        site = next(_sites)
+        MARK(site, False, call.tensors)
+        reads = Reads(call.instance.modules, call.names)
+        with recording(reads):
+            out = run()
+        if reads.refused or _given(call.leaves, call.tensors, call.names) != call.given:
+            return out
+        tensors, returned = Structure.of(out)
+        results = list({id(tensor): tensor for tensor in tensors if id(tensor) not in call.names.arguments}.values())
+        if _is_new(results, call) and returned.is_plain():
+            at = {id(tensor): ("result", number) for number, tensor in enumerate(results)}
+            at |= {key: ("argument", number) for key, number in call.names.arguments.items()}
+            _results[site] = [meta(tensor) for tensor in results]
+            MARK(site, True, results)
+            places = tuple(at[id(tensor)] for tensor in tensors)
+            leaders.append(_Leader(site=site, call=call, reads=reads, returned=returned, places=places))
+        return out
+
+    def _repeat(self, leader: _Leader, call: _Call) -> Any:
+        reads_again(leader.reads, call.instance.modules)
+        results = REPEAT(leader.site, len(self.calls), call.tensors)
+        self.calls.append((leader.call.instance, call.instance))
+        for result, (*_, learns) in zip(results, _results[leader.site], strict=True):
+            if learns and not result.requires_grad:
+                result.requires_grad_()
+        taken = {"argument": call.tensors, "result": results}
+        return leader.returned.unflatten(taken[kind][at] for kind, at in leader.places)
+
+
+def _given(leaves: Structure, tensors: Sequence[torch.Tensor], names: Names) -> Any:
+    """All that a call is given but for the values of its tensors. Raises IncomparableError."""
+    storages: dict[int, int] = {}
+    shared = tuple(storages.setdefault(tensor.untyped_storage()._cdata, at) for at, tensor in enumerate(tensors))
+    kinds = tuple(token(tensor, names) for tensor in tensors)
+    return leaves.spec, token(leaves.statics, names), kinds, shared, _modes()
+
+
+def _modes() -> tuple[Any, ...]:
+    devices = ("cpu", "cuda")
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(),
+        *((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices),
+    )  # fmt: skip
+
+
+def _is_new(results: Sequence[torch.Tensor], call: _Call) -> bool:
+    """Whether no result shares memory with another one, an argument or a tensor of the module."""
+    taken = call.instance.storages() | {tensor.untyped_storage()._cdata for tensor in call.tensors}
+    for tensor in results:
+        storage = tensor.untyped_storage()._cdata
+        if storage in taken:
+            return False
+        taken.add(storage)
+    return True

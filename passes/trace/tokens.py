@@ -1,0 +1,131 @@
+"""Values that a forward reads, as tokens that are equal where two instances of a module see the same.
+
+A token names what belongs to an instance by its place in it, so that the weights of two layers have equal tokens;
+everything else is compared by value where it is plain data and by identity where it is not.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+_DEPTH, _WIDTH = 4, 1000
+_PLAIN = (
+    int, float, complex, bool, str, bytes, type(None), type(...), range, torch.dtype, torch.device, torch.layout,
+    torch.memory_format, torch.Size,
+)  # fmt: skip
+ABSENT = "<absent>"
+
+
+class IncomparableError(Exception):
+    """A value that changes by being read, such as an iterator."""
+
+
+@dataclass(frozen=True, eq=False)
+class Same:
+    """Equal only to the token of the very same thing, which it keeps alive."""
+
+    thing: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def state_of(module: nn.Module) -> dict[str, Any]:
+    """The module's own ``__dict__``: one object, also where torch wraps the module for a trace."""
+    return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """What the things of one call are called: modules and tensors of the instance, and the call's arguments.
+
+    Keys are identities (of a module, that of its state), values paths inside the instance or positions.
+    """
+
+    modules: Mapping[int, str]
+    tensors: Mapping[int, str]
+    arguments: Mapping[int, int] = field(default_factory=dict)
+
+
+def token(value: Any, names: Names, depth: int = _DEPTH) -> Any:
+    """What ``value`` is to a forward. Raises IncomparableError."""
+    kind = type(value)
+    if issubclass(kind, _PLAIN):
+        return kind, value
+    if issubclass(kind, torch.Tensor):
+        return _tensor(value, names)
+    if issubclass(kind, nn.Module):
+        path = names.modules.get(id(state_of(value)))
+        return ("module", Same(state_of(value)) if path is None else path)
+    if issubclass(kind, (type, ModuleType, enum.Enum, BuiltinFunctionType)) or depth == 0:
+        return Same(value)
+    inner = functools.partial(token, names=names, depth=depth - 1)
+    if issubclass(kind, (list, tuple, set, frozenset, dict)):
+        if len(value) > _WIDTH:
+            return Same(value), len(value)
+        if issubclass(kind, dict):
+            return kind, tuple((inner(key), inner(item)) for key, item in value.items())
+        if issubclass(kind, (list, tuple)):
+            return kind, tuple(map(inner, value))
+        return kind, frozenset(map(inner, value))
+    if issubclass(kind, MethodType):
+        return "method", inner(value.__self__), inner(value.__func__)
+    if issubclass(kind, functools.partial):
+        return "partial", inner(value.func), inner(value.args), inner(value.keywords)
+    if issubclass(kind, FunctionType):
+        return _function(value, inner)
+    if hasattr(kind, "__next__"):
+        raise IncomparableError(f"an iterator, {kind.__name__}")
+    return _object(value, inner)
+
+
+def meta(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a trace can see of a tensor."""
+    return (
+        type(tensor), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
+    )  # fmt: skip
+
+
+def _tensor(tensor: torch.Tensor, names: Names) -> Any:
+    path, position = names.tensors.get(id(tensor)), names.arguments.get(id(tensor))
+    if path is None and position is None:
+        return "tensor", Same(tensor), meta(tensor)
+    return "tensor", path, position, meta(tensor)
+
+
+def _function(function: FunctionType, inner: Any) -> Any:
+    """Functions of one code are alike if what they enclose is."""
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(inner(cell.cell_contents))
+        except ValueError:  # not assigned yet
+            cells.append(ABSENT)
+    return Same(function.__code__), tuple(cells), inner(function.__defaults__), inner(function.__kwdefaults__)
+
+
+def _object(value: Any, inner: Any) -> Any:
+    """An object of a plain Python class is what its attributes are; another one is itself, as long as it is."""
+    kind = type(value)
+    plain = all(base is object or "__slots__" not in vars(base) for base in kind.__mro__)
+    if not plain or kind.__basicsize__ > _OBJECT_SIZE or kind.__module__.partition(".")[0] in ("torch", "logging"):
+        return Same(value), len(value) if hasattr(kind, "__len__") else None
+    return kind, tuple((name, inner(item)) for name, item in object.__getattribute__(value, "__dict__").items())
+
+
+class _Plain:
+    pass
+
+
+_OBJECT_SIZE = _Plain.__basicsize__

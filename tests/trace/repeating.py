@@ -1,0 +1,222 @@
+"""Stacks of blocks that look alike, each with something in it that a trace of one block alone would miss."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WIDTH, LAYERS = 8, 3
+STATE = types.SimpleNamespace(scale=1.0)
+SEEN: list[int] = []
+NUMBERS = itertools.count(1)
+COUNTED = 0
+TURN = 0
+
+
+class Block(nn.Module):
+    """A linear layer and a number that only some blocks read."""
+
+    calls = 0
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.inner: Any = nn.Linear(WIDTH, WIDTH)
+        self.index = index
+        self.shared: Any = None
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.tanh(self.inner(x))
+
+
+class Stack(nn.Module):
+    def __init__(self, block: type[Block] = Block, change: Callable[[list[Block]], None] | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        blocks = [block(index) for index in range(LAYERS)]
+        if change is not None:
+            change(blocks)
+        self.blocks = nn.ModuleList(blocks)
+        self.first = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Any:
+        x = x * self.first
+        for turn, block in enumerate(self.blocks):
+            x = self.step(turn, block, x)
+        return x.sum()
+
+    def step(self, turn: int, block: nn.Module, x: Tensor) -> Any:
+        return block(x)
+
+
+class ReadsIndex(Block):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * (self.index + 1)
+
+
+class ReadsIndexByVars(Block):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * (vars(self)["index"] + 1)
+
+
+class ReadsSharedObject(Block):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * self.shared.scale
+
+
+class CountsInGlobal(Block):
+    def forward(self, x: Tensor) -> Any:
+        global COUNTED
+        COUNTED += 1
+        return super().forward(x) * COUNTED
+
+
+class CountsInClass(Block):
+    def forward(self, x: Tensor) -> Any:
+        CountsInClass.calls += 1
+        return super().forward(x) * CountsInClass.calls
+
+
+class CountsInList(Block):
+    def forward(self, x: Tensor) -> Any:
+        SEEN.append(self.inner.in_features)
+        return super().forward(x) * len(SEEN)
+
+
+class CountsByIterator(Block):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * next(NUMBERS)
+
+
+class ReadsTurn(Block):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * (TURN + 1)
+
+
+class TurnByTurn(Stack):
+    """Says in a global which turn it is."""
+
+    def step(self, turn: int, block: nn.Module, x: Tensor) -> Any:
+        global TURN
+        TURN = turn
+        return block(x)
+
+
+class ReadsState(Block):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * STATE.scale
+
+
+class ScaledTurns(Stack):
+    """Changes an object that the blocks read."""
+
+    def step(self, turn: int, block: nn.Module, x: Tensor) -> Any:
+        STATE.scale = turn + 1.0
+        return block(x)
+
+
+class Collects(Block):
+    """Leaves what it computes in a list that the model reads."""
+
+    def forward(self, x: Tensor) -> Any:
+        out = super().forward(x)
+        self.shared.append(out.sum())
+        return out
+
+
+class Collecting(Stack):
+    def forward(self, x: Tensor) -> Any:
+        kept: list[Tensor] = self.blocks[0].shared  # type: ignore[assignment]
+        kept.clear()
+        return super().forward(x) + torch.stack(kept).sum()
+
+
+class WritesArgument(Block):
+    def forward(self, x: Tensor) -> Any:
+        x.mul_(2)
+        return super().forward(x)
+
+
+class GivesView(Block):
+    def forward(self, x: Tensor) -> Any:
+        return x.view(-1, WIDTH)
+
+
+class WrittenTurns(Stack):
+    """Writes into what a block returned."""
+
+    def step(self, turn: int, block: nn.Module, x: Tensor) -> Any:
+        out = block(x * 1)
+        out.mul_(2)
+        return out + x
+
+
+class PassesOn(Block):
+    """Returns its argument beside what it computes."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x, "kept"
+
+
+class Passing(Stack):
+    def step(self, turn: int, block: nn.Module, x: Tensor) -> Any:
+        out, given, word = block(x)
+        return out + given if word == "kept" and given is x else out
+
+
+class HasBuffer(Block):
+    """Counts its own calls in a buffer."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.count: Any
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Any:
+        self.count.add_(1.0)
+        return super().forward(self.norm(x)) * self.count
+
+
+class FrozenTurns(Stack):
+    """The first blocks learn nothing."""
+
+    def step(self, turn: int, block: nn.Module, x: Tensor) -> Any:
+        with torch.set_grad_enabled(turn == LAYERS - 1):
+            return block(x if turn == LAYERS - 1 else x.detach())
+
+
+class Nested(nn.Module):
+    """Stacks in a stack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stacks = nn.ModuleList(Inner() for _ in range(LAYERS))
+        self.first = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Any:
+        x = x * self.first
+        for stack in self.stacks:
+            x = stack(x)
+        return x.sum()
+
+
+class Inner(Stack):
+    def forward(self, x: Tensor) -> Any:
+        for block in self.blocks:
+            x = block(x) + x
+        return x
+
+
+class Flagged(Block):
+    def forward(self, x: Tensor, last: bool = False) -> Any:
+        return super().forward(x) if last else x + super().forward(x)
+
+
+class FlaggedTurns(Stack):
+    def step(self, turn: int, block: nn.Module, x: Tensor) -> Any:
+        return block(x, last=turn == LAYERS - 1)

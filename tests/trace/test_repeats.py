@@ -1,0 +1,182 @@
+"""Modules traced once: the graph is the one of a trace of them all, and what differs is never taken for the same."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autopar.ir.errors import UnsupportedError
+from autopar.ir.graph import Graph
+from autopar.passes.trace import Traced, trace
+from autopar.passes.trace.repeats import Repeats
+from tests.families import FAMILIES
+from tests.trace.repeating import (
+    LAYERS,
+    WIDTH,
+    Block,
+    Collecting,
+    Collects,
+    CountsByIterator,
+    CountsInClass,
+    CountsInGlobal,
+    CountsInList,
+    Flagged,
+    FlaggedTurns,
+    FrozenTurns,
+    GivesView,
+    HasBuffer,
+    Nested,
+    PassesOn,
+    Passing,
+    ReadsIndex,
+    ReadsIndexByVars,
+    ReadsSharedObject,
+    ReadsState,
+    ReadsTurn,
+    ScaledTurns,
+    Stack,
+    TurnByTurn,
+    WritesArgument,
+    WrittenTurns,
+)
+
+
+def numbered(graph: Graph) -> list[Any]:
+    """The graph without the names of its values."""
+    order = {value.name: str(at) for at, value in enumerate(value for node in graph.nodes for value in node.results)}
+
+    def renamed(item: Any) -> Any:
+        if isinstance(item, tuple):
+            return tuple(map(renamed, item))
+        return order.get(item, item) if isinstance(item, str) else item
+
+    nodes: list[Any] = [
+        (node.target, [value.type for value in node.results], renamed(node.operands), node.attrs, node.source)
+        for node in graph.nodes
+    ]
+    return [*nodes, renamed(graph.outputs)]
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Traces in both ways, compares the graphs, and gives the number of calls that were not traced."""
+    made: list[Repeats] = []
+
+    class Kept(Repeats):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(sys.modules["autopar.passes.trace.trace"], "Repeats", Kept)
+
+    def run(model: nn.Module, inputs: Any, loss_fn: Any = None) -> int:
+        made.clear()
+        once = trace(model, inputs, loss_fn=loss_fn)
+        same(once, trace(model, inputs, loss_fn=loss_fn, repeated_once=False))
+        assert len(made) == 1
+        return len(made[0].calls)
+
+    return run
+
+
+def same(once: Traced, every: Traced) -> None:
+    assert numbered(once.graph) == numbered(every.graph)
+    assert once.updates == every.updates
+    assert once.input_names == every.input_names
+    assert list(once.constants) == list(every.constants)
+    assert once.parameters == every.parameters
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_give_the_graph_of_a_whole_trace(name: str, repeated: Callable[..., int]) -> None:
+    family = FAMILIES[name]
+    model, batch = family.build(), family.batch()
+    try:
+        trace(model, batch, loss_fn=family.loss_fn, repeated_once=False)
+    except UnsupportedError as refusal:
+        with pytest.raises(UnsupportedError, match=re.escape(str(refusal))):
+            trace(model, batch, loss_fn=family.loss_fn)
+    else:
+        repeated(model, batch, family.loss_fn)
+
+
+def shared(value: Any) -> Callable[[list[Block]], None]:
+    def change(blocks: list[Block]) -> None:
+        for block in blocks:
+            block.shared = value
+
+    return change
+
+
+def hooked(blocks: list[Block]) -> None:
+    blocks[1].inner.register_forward_hook(lambda module, args, out: out * 2)
+
+
+def frozen(blocks: list[Block]) -> None:
+    blocks[1].inner.weight.requires_grad_(False)
+
+
+def tied(blocks: list[Block]) -> None:
+    blocks[2].inner.weight = blocks[0].inner.weight
+
+
+def acting(blocks: list[Block]) -> None:
+    for block in blocks:
+        number = block.index + 1
+        block.inner.forward = lambda x, n=number: x * n
+
+
+def one_object(blocks: list[Block]) -> None:
+    shared(SimpleNamespace(scale=2.0))(blocks)
+
+
+def own_objects(blocks: list[Block]) -> None:
+    for block in blocks:
+        block.shared = SimpleNamespace(scale=float(block.index == 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (lambda: Stack(), 2),
+        (lambda: Stack(ReadsIndex), 0),
+        (lambda: Stack(ReadsIndexByVars), 0),
+        (lambda: Stack(ReadsSharedObject, one_object), 2),
+        (lambda: Stack(ReadsSharedObject, own_objects), 1),
+        (lambda: TurnByTurn(ReadsTurn), 0),
+        (lambda: TurnByTurn(Block), 2),
+        (lambda: ScaledTurns(ReadsState), 0),
+        (lambda: Collecting(Collects, shared([])), 0),
+        (lambda: Stack(WritesArgument), 2),
+        (lambda: WrittenTurns(GivesView), 0),
+        (lambda: WrittenTurns(Block), 2),
+        (lambda: Passing(PassesOn), 2),
+        (lambda: Stack(HasBuffer), 2),
+        (lambda: FrozenTurns(Block), 1),
+        (lambda: FlaggedTurns(Flagged), 1),
+        (lambda: Stack(Block, hooked), 1),
+        (lambda: Stack(Block, frozen), 1),
+        (lambda: Stack(Block, tied), 1),
+        (lambda: Stack(Block, acting), 0),
+        (lambda: Nested(), 4),
+    ],
+)
+def test_only_what_is_the_same_is_traced_once(
+    model: Callable[[], nn.Module], expected: int, repeated: Callable[..., int]
+) -> None:
+    assert repeated(model(), (torch.randn(4, WIDTH),)) == expected
+
+
+@pytest.mark.parametrize("block", [CountsInGlobal, CountsInClass, CountsInList, CountsByIterator])
+def test_blocks_that_count_their_calls_are_traced_one_by_one(block: type[Block]) -> None:
+    """Every trace counts on, so two cannot be compared: the numbers in one show that no call was left out."""
+    graph = trace(Stack(block), (torch.randn(4, WIDTH),)).graph
+    products = [node for node in graph.nodes if node.target == "aten.mul.Tensor" and len(node.operands) == 1]
+    assert len({node.attr("other", 1) for node in products}) == LAYERS
