@@ -42,17 +42,42 @@ def axis_groups(axes: Iterable[tuple[str, int]], cluster: Cluster) -> dict[str, 
     return groups
 
 
+def inside_nodes(axes: Iterable[tuple[str, int]], cluster: Cluster) -> dict[str, int]:
+    """For each mesh axis, how many neighbours along it share a node: positions 0 … m-1, m … 2m-1 and so on.
+
+    Empty where some axis does not lie so: nodes differ, or a group of neighbours would stand on two of them.
+    """
+    mesh = tuple(axes)
+    members = math.prod(size for _, size in mesh)
+    if members != cluster.world_size or not cluster.has_equal_nodes:
+        return {}
+    found: dict[str, int] = {}
+    stride = members
+    for name, size in mesh:
+        stride //= size
+        even = _even_spread(size, stride, cluster.gpus_per_node)
+        if even is None:
+            return {}
+        found[name] = even[0]
+    return found
+
+
 def _spread(size: int, stride: int, cluster: Cluster) -> tuple[int, int]:
     """Members per node and nodes, of ``size`` members ``stride`` apart."""
-    if cluster.has_equal_nodes:
-        gpus, span = cluster.gpus_per_node, size * stride
-        if gpus % span == 0:
-            return size, 1
-        if stride % gpus == 0:
-            return 1, size
-        if gpus % stride == 0 and span % gpus == 0:
-            return gpus // stride, span // gpus
-    return spread_by_counting(size, stride, cluster)
+    even = _even_spread(size, stride, cluster.gpus_per_node) if cluster.has_equal_nodes else None
+    return spread_by_counting(size, stride, cluster) if even is None else even
+
+
+def _even_spread(size: int, stride: int, gpus: int) -> tuple[int, int] | None:
+    """Of every group alike: members per node, which are neighbours, and nodes."""
+    span = size * stride
+    if gpus % span == 0:
+        return size, 1
+    if stride % gpus == 0:
+        return 1, size
+    if gpus % stride == 0 and span % gpus == 0:
+        return gpus // stride, span // gpus
+    return None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,9 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from autopar.ir.errors import FileFormatError, MismatchError
 
@@ -23,6 +31,7 @@ MAX_DEPTH = 16
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Choices = dict[str, str]
+Inside = dict[str, Annotated[int, Field(ge=1)]]
 
 
 class Record(BaseModel):
@@ -113,6 +122,7 @@ class Variant(Record):
 
     ``nodes``: first result of the node → axis → factor (``n``, ``n/3``), ``P0`` or ``-``.
     ``storage``: value of the parameter node → layout text. ``inputs``: a block's input → layout in which it comes.
+    ``inside``: data axis → among how many neighbours along it ZeRO cuts parameters (HSDP); not written if empty.
     """
 
     graph: str
@@ -121,6 +131,11 @@ class Variant(Record):
     nodes: dict[str, Choices]
     storage: dict[str, str]
     inputs: dict[str, str]
+    inside: Inside = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_empty(plainly(self), "inside")
 
 
 class Assignment(Record):
@@ -155,6 +170,7 @@ class Plan(Record):
     mixed_precision: str | None
     rng: str = "exact"
     zero: dict[str, int]
+    hsdp: dict[str, Inside] = Field(default_factory=dict)
     recompute: dict[str, str]
     step_time_s: StepTime
     memory: Memory
@@ -170,6 +186,27 @@ class Plan(Record):
     plan_sha256: str = ""
     # how the search went; never saved
     search: dict[str, float] | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _inside_divides(self) -> Self:
+        """HSDP is a matter of axes that the mesh has, and of plans without a pipeline."""
+        for variant in self.assignment.variants:
+            for axis, size in variant.inside.items():
+                if self.mesh.get(axis, 1) % size:
+                    raise ValueError(
+                        f"{variant.graph} is cut among {size} neighbours along {axis}, of which the mesh has "
+                        f"{self.mesh.get(axis, 1)}"
+                    )
+            if variant.inside and self.schedule is not None:
+                raise ValueError(
+                    f"{variant.graph} is cut inside nodes (HSDP) under schedule {self.schedule}: pipelines cut "
+                    "parameters over all devices of an axis; make the plan again"
+                )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_empty(plainly(self), "hsdp")
 
     def document(self) -> dict[str, Any]:
         """Plain data as saved, hash included."""
@@ -233,6 +270,11 @@ class Plan(Record):
             f" + bubble {part.bubble:.4g}; no plan is faster than {self.lower_bound_s:.4g} s (gap {self.gap:.2%})",
             f"memory {peak / 1e9:.3g} GB of {self.memory.budget_bytes / 1e9:.3g} GB per device",
         ])  # fmt: skip
+
+
+def _without_empty(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """Plain data without a field that came later, where it says nothing: older documents keep their bytes and hash."""
+    return data if data.get(key) else {name: value for name, value in data.items() if name != key}
 
 
 def content_sha256(data: dict[str, Any]) -> str:

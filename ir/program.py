@@ -41,6 +41,8 @@ class Parameter:
     ``type`` is the stored type; ``compute_dtype`` what the program sees. ``runtime_axes``: axes over
     which FSDP2 shards the storage or reduces the gradient; on all others the program does, on ``step_axes`` once
     a step, for all parameters together.
+    ``inside``: along each of ``runtime_axes``, over how many neighbours the storage is cut, of which every such group
+    has a copy (HSDP); () over all.
     ``group``: the holder it belongs to: a call of a block (``layer0/3``) or "" for the root.
     """
 
@@ -51,6 +53,7 @@ class Parameter:
     trainable: bool = True
     buffer: bool = False
     runtime_axes: tuple[str, ...] = ()
+    inside: tuple[int, ...] = ()
     step_axes: tuple[str, ...] = ()
     group: str = ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from autopar.ir.program import Program
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
+from autopar.passes.hybrid import parts_of
 from autopar.passes.positions import flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes, local_flops
 from autopar.passes.recompute import again
@@ -153,13 +153,14 @@ def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Progr
         size = local_bytes(parameter.layout, parameter.type)
         used = size // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
         for kind, axis, amount, phase, count in reductions(
-            parameter.runtime_axes, used, size, program.mesh.size, level, program.microbatches, root=where == "main"
+            parameter.runtime_axes, used, size, program.mesh.size, level, program.microbatches,
+            root=where == "main", inside=parameter.inside,
         ):
             key = (kind, axis, amount, where, phase)
             found[key] = found.get(key, 0) + count
-        cut = parameter.runtime_axes if level else ()
+        parts = parts_of(parameter, program.mesh.size) if level else 1
         together = (parameter.step_axes, parameter.type.dtype)
-        at_the_end[together] = at_the_end.get(together, 0) + -(-size // math.prod(map(program.mesh.size, cut)))
+        at_the_end[together] = at_the_end.get(together, 0) + -(-size // parts)
     for (axes, _), size in at_the_end.items():  # one buffer for all of them
         for axis in axes:
             key = ("all_reduce", axis, size, "main", "grad")

@@ -15,7 +15,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.plan import Assignment as PlanAssignment
 from autopar.ir.plan import Variant as PlanVariant
 from autopar.passes.build import Encoded, Model
-from autopar.passes.candidate import Mode
+from autopar.passes.candidate import Inside, Mode, reduces_gradients
 from autopar.passes.positions import node_key
 from autopar.passes.segments import Variable
 from autopar.passes.solve import Solution
@@ -86,6 +86,7 @@ def to_plan(assignment: Assignment) -> PlanAssignment:
             nodes={name: chosen.text(assignment.mesh) for name, chosen in variant.nodes.items()},
             storage={name: layout.text() for name, layout in variant.storage.items()},
             inputs={name: layout.text() for name, layout in variant.inputs.items()},
+            inside=dict(variant.mode.inside),
         )
         if data not in variants:
             variants.append(data)
@@ -115,6 +116,14 @@ def _runs(plan: PlanAssignment, name: str) -> tuple[tuple[int, int], ...]:
     return plan.calls[name]
 
 
+def _inside(variant: PlanVariant, mesh: Mesh) -> Inside:
+    """In the mesh's order: keys of a JSON object have none."""
+    wrong = [axis for axis in variant.inside if axis not in mesh.names or not reduces_gradients(axis)]
+    if wrong:
+        raise MismatchError(f"the plan cuts parameters of {variant.graph} along {wrong[0]}, which is no data axis")
+    return tuple((axis, variant.inside[axis]) for axis in mesh.names if axis in variant.inside)
+
+
 def _read(variant: PlanVariant, model: Model, mesh: Mesh) -> Variant:
     graphs = {graph.name: graph for graph in (*model.graph.blocks, model.graph)}
     if variant.graph not in graphs:
@@ -133,7 +142,7 @@ def _read(variant: PlanVariant, model: Model, mesh: Mesh) -> Variant:
         nodes[name] = chosen
     return Variant(
         graph=graph.name,
-        mode=Mode(variant.recompute, variant.zero),
+        mode=Mode(variant.recompute, variant.zero, _inside(variant, mesh)),
         nodes=nodes,
         storage={name: Layout.parse(text, mesh) for name, text in variant.storage.items()},
         inputs={name: Layout.parse(text, mesh) for name, text in variant.inputs.items()},

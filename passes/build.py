@@ -129,7 +129,8 @@ class _Builder:
 
     def _segment(self, graph: Graph, *, root: bool) -> SegmentBuilder:
         settings = self.model.settings
-        modes = settings.modes(self.mesh, block=not root, microbatches=self.microbatches, ample=self.ample)
+        many, inside = self.microbatches, self.pricing.inside
+        modes = settings.modes(self.mesh, block=not root, microbatches=many, ample=self.ample, inside=inside)
         builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions, self.live)
         self.segments[graph.name] = builder
         return builder
@@ -373,7 +374,7 @@ class _Builder:
         ]
         kept = keep(
             fact, stored, layouts, groups, into.modes, conversions=self.conversions, settings=self.model.settings,
-            microbatches=self.microbatches, root=root,
+            microbatches=self.microbatches, root=root, ample=self.ample,
         )  # fmt: skip
         into.kept(fact, producer, starts, consumers, groups, targets, kept)
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from autopar.ir.constraints import Constraint
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS
+
+# (axis, neighbours along it), for every axis that may reduce gradients.
+Inside: TypeAlias = tuple[tuple[str, int], ...]
 
 RECOMPUTE = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What a call of a block may decide besides placements: one of ``RECOMPUTE``, and the ZeRO level."""
+    """What a call of a block may decide besides placements: one of ``RECOMPUTE``, the ZeRO level, who shares the parts.
+
+    ``inside``: among how many neighbours along each data axis ZeRO cuts parameters, of which each such group has a
+    copy (HSDP); () among all.
+    """
 
     recompute: str
     zero: int
+    inside: Inside = ()
 
     def __str__(self) -> str:
-        return f"recompute={self.recompute},zero={self.zero}"
+        among = "".join(f",inside {axis}={size}" for axis, size in self.inside)
+        return f"recompute={self.recompute},zero={self.zero}{among}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +60,13 @@ class Settings:
     schedule: str | None = None
 
     def modes(
-        self, mesh: Mesh, *, block: bool, microbatches: int = 1, ample: bool = False
+        self, mesh: Mesh, *, block: bool, microbatches: int = 1, ample: bool = False, inside: Inside = ()
     ) -> tuple[Mode, ...]:
         """Modes of a block, or of the root, which is never recomputed and whose parameters are gathered once a step.
 
         Levels that coincide are offered once: 1 and 2 where there is one microbatch, 2 and 3 of the root.
         ``ample``: without those that only save memory: recomputation, and level 2 beside 1. (Level 3 may be needed:
-        it alone stores parameters finer than they are used.)
+        it alone stores parameters finer than they are used.) ``inside``: neighbours on one node, if HSDP is possible.
         """
         levels: tuple[int, ...] = (0, 1, 2, 3) if block else (0, 1, 3)
         if microbatches == 1:
@@ -74,7 +84,22 @@ class Settings:
         again = RECOMPUTE if block and not ample else ("none",)
         if block and self.recompute is not None:
             again = (self.recompute,)
-        return tuple(Mode(flag, level) for level in levels for flag in again)
+        hybrid = () if ample else self.hybrid_levels(levels, inside, block=block, microbatches=microbatches)
+        ways = [*((level, ()) for level in levels), *((level, inside) for level in hybrid)]
+        return tuple(Mode(flag, level, among) for level, among in ways for flag in again)
+
+    def hybrid_levels(
+        self, levels: tuple[int, ...], inside: Inside, *, block: bool, microbatches: int
+    ) -> tuple[int, ...]:
+        """Of ``levels`` those at which cutting inside nodes only may save time: it keeps more than cutting over all.
+
+        It saves what crosses nodes more than once a step: parameters gathered for each use, gradients reduced every
+        microbatch. Level 1 does neither. Torch's pipelines do neither.
+        """
+        if not inside or self.schedule is not None:
+            return ()
+        again = microbatches > 1
+        return tuple(level for level in levels if (level >= 2 and again) or (level == 3 and block))
 
 
 def cost_level(zero: int, settings: Settings) -> int:

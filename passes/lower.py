@@ -17,6 +17,7 @@ from autopar.ir.verify import verify
 from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
 from autopar.passes.conversions import Conversions
+from autopar.passes.hybrid import cut_inside
 from autopar.passes.lower_graph import CallLayouts, Lowered, lower_graph
 from autopar.passes.once import once_a_step
 from autopar.passes.prologue import enter, make_prologue, without_time
@@ -63,7 +64,7 @@ class _Lowering:
             calls=calls,
             root=True,
         )
-        self._parameters(main, "")
+        self._parameters(main, self.assignment.main, "")
         nodes = tuple(made for node in main.graph.nodes for made in self._expand(node, runs))
         blocks = tuple(lowered.graph for _, lowered in self.blocks.values())
         lowered = replace(main.graph, nodes=nodes, name="main", blocks=blocks)
@@ -144,30 +145,31 @@ class _Lowering:
             for offset, names in enumerate(here):
                 assert isinstance(names, tuple)
                 group = f"{node.results[0].name}/{done + offset}"
-                self._parameters(self.blocks[block][1], group, tuple(map(str, names)))
+                variant, lowered = self.blocks[block]
+                self._parameters(lowered, variant, group, tuple(map(str, names)))
             current = tuple(value.name for value in results)
             done += repeat
         return tuple(made)
 
-    def _parameters(self, lowered: Lowered, group: str, slots: tuple[str, ...] = ()) -> None:
+    def _parameters(self, lowered: Lowered, variant: Variant, group: str, slots: tuple[str, ...] = ()) -> None:
         """Parameters and buffers of the root or of one call. ``slots``: names that fill a block's."""
         for node in lowered.graph.nodes:
             if node.target in SOURCES and node.target != "input":
                 slot = node.attr("slot")
                 fqn = slots[slot] if isinstance(slot, int) else str(node.attr("fqn"))
                 assert node.result.layout is not None
-                self._parameter(
-                    fqn,
-                    without_time(node.result.layout),
-                    lowered.runtime_axes.get(node.result.name, ()),
-                    group,
-                )
+                layout, axes = without_time(node.result.layout), lowered.runtime_axes.get(node.result.name, ())
+                inside = cut_inside(variant.mode.inside, axes, layout.mesh.size) if variant.mode.zero else ()
+                self._parameter(fqn, layout, axes, group, inside)
 
-    def _parameter(self, fqn: str, layout: Layout, axes: tuple[str, ...], group: str) -> None:
+    def _parameter(
+        self, fqn: str, layout: Layout, axes: tuple[str, ...], group: str, inside: tuple[int, ...] = ()
+    ) -> None:
         stored = self.model.parameters[fqn]
         self.parameters[fqn] = Parameter(
             fqn=fqn, type=TensorType(stored.dtype, stored.shape), compute_dtype=stored.compute_dtype, layout=layout,
             trainable=stored.trainable and not stored.buffer, buffer=stored.buffer, runtime_axes=axes, group=group,
+            inside=inside,
         )  # fmt: skip
 
     def _unused(self, mesh: Mesh) -> None:

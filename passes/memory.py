@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from autopar.cost_model import optimizer_state_bytes
 from autopar.ir.program import Parameter, Program
 from autopar.ir.types import TensorType
 from autopar.passes.build import Model
 from autopar.passes.candidate import cost_level
+from autopar.passes.hybrid import parts_of
 from autopar.passes.peak import Held, ParameterBytes, peak
 from autopar.passes.problem import Segment
 from autopar.passes.search import Found
@@ -56,7 +55,7 @@ def _bytes(model: Model, found: Found, program: Program, parameter: Parameter) -
         return ParameterBytes(parameter=whole, copy=used if cast else 0)
     axes, level = parameter.runtime_axes, _level(found, parameter)
     zero = cost_level(level, model.settings) if axes else 0
-    parts = math.prod(program.mesh.size(axis) for axis in axes) if zero else 1
+    parts = parts_of(parameter, program.mesh.size) if zero else 1
     state = optimizer_state_bytes(model.settings.optimizer, local, parameter.type.dtype, found.pricing.profile)
     return parameter_bytes(
         whole, used, state, parts, zero, found.microbatches, owned=bool(axes), root=not parameter.group, cast=cast

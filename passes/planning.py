@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.ir.graph import SOURCES, Graph
 from autopar.ir.layout import Layout
@@ -25,6 +25,8 @@ from autopar.ir.types import TensorType
 from autopar.passes.account import collectives, compute_ns, islands, placed, priced, used_layout, work
 from autopar.passes.assignment import Assignment, Variant, to_plan
 from autopar.passes.build import Model
+from autopar.passes.candidate import Mode
+from autopar.passes.hybrid import kept_texts
 from autopar.passes.memory import memory
 from autopar.passes.patterns import patterns
 from autopar.passes.positions import all_graphs
@@ -84,8 +86,9 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
         stages=stage_infos(program, found.pipeline[1].marks) if found.pipeline else (),
         optimizer=model.settings.optimizer,
         mixed_precision=request.mixed_precision, rng=request.rng,
-        zero={name: zero for name, (zero, _) in modes.items()},
-        recompute={name: text for name, (_, text) in modes.items()},
+        zero={name: mode.zero for name, mode in modes.items()},
+        hsdp={name: dict(mode.inside) for name, mode in modes.items() if mode.inside},
+        recompute={name: mode.recompute for name, mode in modes.items()},
         step_time_s=StepTime(
             compute=compute / 1e9, exposed_comm=(objective_ns - bubble_ns - compute) / 1e9, bubble=bubble_ns / 1e9
         ),
@@ -118,15 +121,15 @@ def _calls(graph: Graph, block: str) -> int:
     )
 
 
-def _modes(model: Model, assignment: Assignment) -> dict[str, tuple[int, str]]:
-    """ZeRO level and recomputation of the root ("") and of each block; runs that differ count from 0."""
-    found = {"": (assignment.main.mode.zero, "none")}
+def _modes(model: Model, assignment: Assignment) -> dict[str, Mode]:
+    """Modes of the root ("") and of each block; runs that differ count from 0."""
+    found = {"": replace(assignment.main.mode, recompute="none")}
     for graph, variant, count in placed(model, assignment):
         if graph is not model.graph:
-            text, name = variant.mode.recompute, graph.name
-            if found.get(name, (variant.mode.zero, text)) != (variant.mode.zero, text):
+            name = graph.name
+            if found.get(name, variant.mode) != variant.mode:
                 name = f"{name} (×{count})"
-            found[name] = (variant.mode.zero, text)
+            found[name] = variant.mode
     return found
 
 
@@ -142,13 +145,10 @@ def _placements(
     for parameter in program.parameters:
         if parameter.fqn in used:
             level = levels.get(parameter.fqn, assignment.main.mode.zero)
-            kept[parameter.fqn] = _kept(parameter.layout, parameter.runtime_axes if level else ())
+            texts = {axis: parameter.layout.axis_text(axis) for axis in mesh.names}
+            cut = kept_texts(parameter, dict(mesh.axes)) if level else {}
+            kept[parameter.fqn] = {**texts, **cut}
     return patterns(used), patterns(kept)
-
-
-def _kept(layout: Layout, sharded: tuple[str, ...]) -> dict[str, str]:
-    texts = {axis: layout.axis_text(axis) for axis in layout.mesh.names}
-    return {axis: "S(0)" if axis in sharded else text for axis, text in texts.items()}
 
 
 def _levels(model: Model, assignment: Assignment) -> dict[str, int]:

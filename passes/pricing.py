@@ -14,6 +14,7 @@ from autopar.cost_model import (
     Group,
     OpCost,
     collective_s,
+    inside_nodes,
     overlap_fraction,
     slowest_compute_s,
 )
@@ -25,6 +26,8 @@ from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
 from autopar.ir.types import DTYPE_BYTES, TensorType
+from autopar.passes.candidate import Inside, reduces_gradients
+from autopar.passes.hybrid import across, cut_inside, within
 from autopar.passes.strategies import Choice, NodeShapes, Strategy
 
 
@@ -49,7 +52,26 @@ class Pricing:
     def collective_ns(self, kind: str, payload_bytes: int, axis: str) -> int:
         if axis == MICROBATCH_AXIS or kind not in COLLECTIVES:
             return 0
-        return nanoseconds(collective_s(kind, payload_bytes, self.groups[axis], self.cluster, self.profile))
+        group = self.groups.get(axis) or self._halves[axis]
+        return nanoseconds(collective_s(kind, payload_bytes, group, self.cluster, self.profile))
+
+    @functools.cached_property
+    def inside(self) -> Inside:
+        """Neighbours on one node along each axis that may reduce gradients; () where that is everybody or nobody."""
+        axes = [(axis, size) for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS]
+        known = inside_nodes(axes, self.cluster)
+        found = tuple((axis, known[axis]) for axis in known if reduces_gradients(axis) and self.mesh.size(axis) > 1)
+        return found if cut_inside(found, [axis for axis, _ in found], self.mesh.size) else ()
+
+    @functools.cached_property
+    def _halves(self) -> dict[str, Group]:
+        """Groups along a part of an axis: of a node's neighbours, and of one from each node."""
+        found = {}
+        for axis, size in self.inside:
+            whole, near, far = self.mesh.size(axis), within(axis), across(axis)
+            found[near] = Group(axis=axis, size=size, ranks_per_node=size, nodes=1)
+            found[far] = Group(axis=axis, size=whole // size, ranks_per_node=1, nodes=whole // size)
+        return found
 
     def step_ns(self, step: Step, kind: TensorType) -> tuple[int, int]:
         """Forward and backward nanoseconds of one layout change of a value of type ``kind``."""

@@ -9,8 +9,8 @@ the graph owns it. Exactly one of the two does (``owner``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from autopar.ir.layout import RSTAR, Layout, Shard, stacked
 from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter, cost_level, reduces_gradients
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
+from autopar.passes.hybrid import across, cut_inside, within
 from autopar.passes.once import step_axes
 from autopar.passes.peak import ParameterBytes
 from autopar.passes.pricing import Pricing, local_bytes, nanoseconds
@@ -85,9 +86,12 @@ def keep(
     settings: Settings,
     microbatches: int,
     root: bool,
+    ample: bool = False,
 ) -> Kept:
     """Price every (storage, set of layouts needed, mode). Conversions other than the runtime's are not in it."""
     shape = (len(layouts), len(needs), len(modes))
+    # with memory to spare HSDP is no mode of its own: those that there are take its time where it is less
+    hybrid = rivals(modes, conversions.pricing, settings, microbatches, root=root) if ample else {}
     out = {
         name: np.zeros(shape, dtype=np.int64) for name in ("sync_ns", "hide_ns", "bytes", "transient_bytes")
     }
@@ -104,21 +108,39 @@ def keep(
                     continue
                 key = (i, owned, late, mode)
                 if key not in cache:
-                    cache[key] = _one(
-                        fact,
-                        stored,
-                        layout,
-                        owned,
-                        late,
-                        mode,
-                        conversions.pricing,
-                        settings,
-                        microbatches,
-                        root=root,
-                    )
+                    cache[key] = _least_hidden(
+                        _one(
+                            fact, stored, layout, owned, late, one, conversions.pricing, settings, microbatches,
+                            root=root,
+                        ) for one in (mode, *hybrid.get(mode, ()))
+                    )  # fmt: skip
                 for name, number in zip(out, cache[key], strict=True):
                     out[name][i, j, k] = number
     return Kept(**out)
+
+
+def rivals(
+    modes: Sequence[Mode], pricing: Pricing, settings: Settings, microbatches: int, *, root: bool
+) -> dict[Mode, tuple[Mode, ...]]:
+    """Modes with HSDP whose communication may take less time than that of ``modes``, each beside one of these.
+
+    Level 2 stands beside the highest level below it, where only time counts and 2 is left out.
+    """
+    levels = tuple(dict.fromkeys(mode.zero for mode in modes))
+    offered = (*levels, 2) if 1 in levels and settings.zero is None else levels
+    found: dict[Mode, tuple[Mode, ...]] = {}
+    for level in settings.hybrid_levels(offered, pricing.inside, block=not root, microbatches=microbatches):
+        beside = max(known for known in levels if known <= level)
+        for mode in modes:
+            if mode.zero == beside:
+                found[mode] = (*found.get(mode, ()), replace(mode, zero=level, inside=pricing.inside))
+    return found
+
+
+def _least_hidden(ways: Iterable[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:
+    """The first way, with the least hideable time of all."""
+    first, *others = ways
+    return first[0], min((first[1], *(other[1] for other in others))), *first[2:]
 
 
 def _kept_as_used(layout: Layout, needs: Sequence[Layout]) -> bool:
@@ -146,7 +168,8 @@ def _one(
         settings.optimizer, layout.local_shape(fact.type.shape), stored.dtype, pricing.profile
     )
     zero = cost_level(mode.zero, settings) if owned else 0
-    parts = math.prod(layout.mesh.size(axis) for axis in owned) if zero else 1
+    inside = cut_inside(mode.inside, owned, layout.mesh.size) if zero else ()
+    parts = math.prod(inside or map(layout.mesh.size, owned)) if zero else 1
     cast = fact.type.dtype != stored.dtype
     size = parameter_bytes(
         whole, used, state, parts, zero, microbatches, owned=bool(owned), root=root, cast=cast
@@ -155,7 +178,7 @@ def _one(
     hide = sum(
         count * pricing.collective_ns(kind, size, axis)
         for kind, axis, size, _, count in reductions(
-            owned, used, whole, layout.mesh.size, zero, microbatches, root=root
+            owned, used, whole, layout.mesh.size, zero, microbatches, root=root, inside=inside
         )
     )
     moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
@@ -181,24 +204,32 @@ def parameter_bytes(
 
 
 def reductions(
-    owned: Sequence[str], used: int, whole: int, size: Callable[[str], int], zero: int, microbatches: int, *, root: bool
+    owned: Sequence[str], used: int, whole: int, size: Callable[[str], int], zero: int, microbatches: int, *,
+    root: bool, inside: Sequence[int] = (),
 ) -> Iterator[tuple[str, str, int, str, int]]:
     """Communication that the runtime does for a parameter in a step: (kind, axis, payload, phase, count).
 
     ``used``, ``whole``: bytes as computed with and as stored, before the runtime cuts them. Level 0: one
     all_reduce a step. Else parameters are gathered once a step, but at level 3 for every forward and every backward
-    unless they are the root's; gradients are scattered once a step, from level 2 on every microbatch.
+    unless they are the root's; gradients are scattered once a step, from level 2 on every microbatch. ``inside``: all
+    that among so many neighbours along each axis; then one all_reduce of a part a step among those of all nodes.
     """
     again = zero == 3 and not root
-    for axis in owned:
+    for axis, parts in zip(owned, inside or map(size, owned), strict=True):
         if zero == 0:
             yield "all_reduce", axis, whole, "grad", 1
             continue
-        used, scattered, whole = -(-used // size(axis)), whole, -(-whole // size(axis))
-        yield "all_gather", axis, used, "forward", microbatches if again else 1
+        if parts == 1:
+            continue
+        used, scattered, whole = -(-used // parts), whole, -(-whole // parts)
+        near = within(axis) if inside else axis
+        yield "all_gather", near, used, "forward", microbatches if again else 1
         if again:
-            yield "all_gather", axis, used, "backward", microbatches
-        yield "reduce_scatter", axis, scattered, "grad", microbatches if zero >= 2 else 1
+            yield "all_gather", near, used, "backward", microbatches
+        yield "reduce_scatter", near, scattered, "grad", microbatches if zero >= 2 else 1
+    for axis, parts in zip(owned, inside, strict=False):
+        if parts < size(axis):
+            yield "all_reduce", across(axis), whole, "grad", 1
 
 
 def _update_ns(moved_bytes: int, stored: StoredParameter, pricing: Pricing) -> int:

@@ -143,7 +143,10 @@ class _Transfer:
                 nodes[name] = self._strategy(variant, graph, node, made)
                 made.update((v.name, at) for v, at in zip(node.results, nodes[name].results, strict=True))
         sharded = any(self.mesh.size(axis) > 1 for axis in self.mesh.names if reduces_gradients(axis))
-        mode = Mode(variant.recompute, variant.zero if sharded else 0)
+        zero = variant.zero if sharded else 0
+        inside = tuple((axis, math.gcd(variant.inside[axis], size)) for axis, size in self.mesh.axes
+                       if axis in variant.inside and size > 1)
+        mode = Mode(variant.recompute, zero, inside if zero else ())
         return Variant(graph=graph.name, mode=mode, nodes=nodes, storage=storage, inputs=inputs)
 
     def _returned(self, node: Node, variant: Variant) -> Iterator[tuple[str, Layout]]:

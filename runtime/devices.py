@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.errors import MismatchError
 from autopar.ir.mesh import Mesh
+from autopar.runtime import torch_private
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class Here:
     device: torch.device
     coordinate: dict[str, int]
     groups: dict[str, dist.ProcessGroup]
+    _levels: dict[tuple[tuple[str, ...], tuple[int, ...]], DeviceMesh] = field(default_factory=dict)
 
     def size(self, axis: str) -> int:
         return self.device_mesh[axis].size()
@@ -28,6 +30,17 @@ class Here:
         """The device mesh of some axes, which must stand in the mesh's order."""
         names = self.device_mesh.mesh_dim_names
         return self.device_mesh if axes == names else self.device_mesh[axes if len(axes) > 1 else axes[0]]
+
+    def storage_mesh(self, axes: tuple[str, ...], inside: tuple[int, ...]) -> DeviceMesh:
+        """The mesh over which FSDP2 has parameters: of one dim, or (copies, parts) where ``inside`` says so.
+
+        A collective when it is first asked for: every rank asks in the same order.
+        """
+        if (axes, inside) not in self._levels:
+            mesh = self.device_mesh
+            made = torch_private.two_levels(mesh, axes, inside) if inside else torch_private.flattened(mesh, axes)
+            self._levels[axes, inside] = made
+        return self._levels[axes, inside]
 
 
 def here(mesh: Mesh, device_mesh: DeviceMesh) -> Here:

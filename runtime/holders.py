@@ -8,10 +8,11 @@ the divide factor is 1 everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -88,20 +89,30 @@ def make_holder(
     ``children`` are the holders of blocks, already made, for the root; ``root_axes`` its axes where it has
     no parameter of its own.
     """
-    by_axes: dict[tuple[str, ...], list[tuple[Parameter, nn.Parameter]]] = {}
+    by_axes: dict[_Over, list[tuple[Parameter, nn.Parameter]]] = {}
     for parameter, held in parameters:
-        axes = tuple(axis for axis in parameter.runtime_axes if axis in here.groups)
-        by_axes.setdefault(axes, []).append((parameter, held))
-    if root_axes and not any(by_axes):
-        by_axes[root_axes] = []
-    holder = Holder(by_axes.pop((), []))
+        by_axes.setdefault(_over(parameter, here), []).append((parameter, held))
+    if root_axes and not any(axes for axes, _ in by_axes):
+        by_axes[root_axes, ()] = []
+    holder = Holder(by_axes.pop(((), ()), []))
     holder.blocks = nn.ModuleList(children)
-    for index, (axes, members) in enumerate(sorted(by_axes.items())):
+    for index, ((axes, inside), members) in enumerate(sorted(by_axes.items())):
         own = set(holder.parameters()) - {p for child in children for p in child.parameters()}
         holder = Holder(members, holder if index or own or children else None)
         unowned = _plain(holder)
-        _distribute(holder, axes, here, zero=zero, reshard=reshard, ignored=unowned)
+        mesh = here.storage_mesh(axes, inside)
+        _distribute(holder, mesh, zero=zero, reshard=reshard, ignored=unowned)
     return holder
+
+
+# Runtime axes of a parameter, and among how many neighbours along each it is cut; () among all.
+_Over: TypeAlias = tuple[tuple[str, ...], tuple[int, ...]]
+
+
+def _over(parameter: Parameter, here: Here) -> _Over:
+    axes = tuple(axis for axis in parameter.runtime_axes if axis in here.groups)
+    known = dict(zip(parameter.runtime_axes, parameter.inside, strict=False))
+    return axes, tuple(known[axis] for axis in axes) if known else ()
 
 
 def _plain(holder: Holder) -> set[nn.Parameter]:
@@ -114,9 +125,8 @@ def _plain(holder: Holder) -> set[nn.Parameter]:
 
 
 def _distribute(
-    holder: Holder, axes: tuple[str, ...], here: Here, *, zero: int, reshard: bool, ignored: set[nn.Parameter]
+    holder: Holder, mesh: DeviceMesh, *, zero: int, reshard: bool, ignored: set[nn.Parameter]
 ) -> None:
-    mesh = torch_private.flattened(here.device_mesh, axes)
     described = [parameter for _, parameter in holder.described.values()]
     compute = {TORCH_DTYPES[parameter.compute_dtype] for parameter in described}
     stored = {TORCH_DTYPES[parameter.type.dtype] for parameter in described}
@@ -144,11 +154,13 @@ def set_gradient_sync(holder: Holder, last: bool) -> None:
     """Whether the next backward ends a step.
 
     Before the end gradients are only accumulated, whole, where ZeRO does not cut them (0 and 1); from level 2 on they
-    are reduced every microbatch, since keeping them whole is what it saves. Gathered parameters that stay are
+    are reduced every microbatch, since keeping them whole is what it saves; among the copies of their parts, where
+    there are any, once a step. Gathered parameters that stay are
     gathered once a step: freed with the last backward, not between microbatches.
     """
     for module in holder.modules():
         if isinstance(module, FSDPModule):
             zero, stays = getattr(module, "zero", 0), getattr(module, "stays", True)
             module.set_requires_gradient_sync(last or zero >= 2, recurse=False)
+            module.set_requires_all_reduce(last, recurse=False)
             module.set_reshard_after_backward(last or not stays, recurse=False)

@@ -23,6 +23,35 @@ def flattened(mesh: DeviceMesh, axes: Sequence[str]) -> DeviceMesh:
     return mesh[tuple(axes)]._flatten("_".join(axes))
 
 
+def two_levels(mesh: DeviceMesh, axes: Sequence[str], inside: Sequence[int]) -> DeviceMesh:
+    """Mesh of (groups, neighbours) over several axes: along each, ``inside`` neighbours make a part of a group.
+
+    ``DeviceMesh._unflatten`` and ``_concatenate``: FSDP2 knows meshes of two dims, replicated and sharded, only as
+    meshes with the same root as those of its parameters, and the root has the axes whole. A collective.
+    """
+    far: list[DeviceMesh] = []
+    near: list[DeviceMesh] = []
+    for axis, neighbours in zip(axes, inside, strict=True):
+        whole = mesh[axis]
+        groups = whole.size() // neighbours
+        if groups > 1 and neighbours > 1:
+            names = (f"{axis}_across_{groups}", f"{axis}_inside_{neighbours}")
+            both = whole._unflatten(0, (groups, neighbours), names)
+            far.append(both[names[0]])
+            near.append(both[names[1]])
+        else:
+            (near if neighbours > 1 else far).append(whole)
+    return DeviceMesh._concatenate([_joined(far), _joined(near)])
+
+
+def _joined(meshes: list[DeviceMesh]) -> DeviceMesh:
+    """One dim of several."""
+    if len(meshes) == 1:
+        return meshes[0]
+    names = [name for mesh in meshes for name in mesh.mesh_dim_names or ()]
+    return DeviceMesh._concatenate(meshes)._flatten("_".join(names))
+
+
 def replicate(
     module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, ignored: set[nn.Parameter]
 ) -> Any:

@@ -27,6 +27,8 @@ def placements(plan: Plan) -> RenderableType:
         used, kept = plan.placements.get(name, {}), plan.storage.get(name, {})
         rows.append((_indented(name, block), shown(used), _kept(used, kept)))
     legend = "  tp:S(0) is split along dim 0 over mesh axis tp; R is whole on every device"
+    if plan.hsdp:
+        legend += "; in 8s: among 8 neighbours, with a copy in every such group"
     columns = ("parameter", "as used", "as kept")
     return section("Placements", Text(legend, style="dim"), table(columns, rows, wide="parameter"))
 

@@ -125,10 +125,16 @@ def _blocks(plan: Plan) -> RenderableType:
             name or REST,
             str(block.count) if block else "1",
             str(block.nodes) if block else "",
-            str(plan.zero.get(name, "")),
+            _zero(plan, name),
             plan.recompute.get(name, ""),
         ))  # fmt: skip
     return section("Blocks", table(("block", ">count", ">operations", ">ZeRO", "recompute"), rows))
+
+
+def _zero(plan: Plan, name: str) -> str:
+    """The level, and among how many neighbours parameters are cut where that is not all of them."""
+    among = [f"{axis} in {size}s" if size > 1 else f"{axis} whole" for axis, size in plan.hsdp.get(name, {}).items()]
+    return ", ".join([str(plan.zero.get(name, "")), *among])
 
 
 def _islands(plan: Plan) -> RenderableType:

@@ -84,6 +84,13 @@ def test_each_block_has_its_zero_level_and_recompute(shown):
     assert "rest of the model 1 0" in text
 
 
+def test_parameters_cut_inside_nodes_are_told_beside_the_level(shown):
+    text = lines(shown(hsdp={"layer": {"dp": 2}}))
+    assert "in 8s: among 8 neighbours" in " ".join(text)
+    assert "layer 32 61 3, dp in 2s full" in text
+    assert "rest of the model 1 0" in text
+
+
 def test_memory_is_set_against_the_budget_by_stage(shown):
     memory = {"budget_bytes": 100_000_000_000, "peak_bytes": [90_000_000_000, 50_000_000_000], "parts": {}}
     text = lines(shown(memory=memory))

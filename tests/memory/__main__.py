@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.harness import each, run_processes
-from tests.memory.cases import CASES, PIPELINES
+from tests.memory.cases import CASES, HYBRID, PIPELINES
 from tests.memory.measured import measure, measured_on
 
 verbose = "-v" in sys.argv
@@ -13,6 +13,9 @@ words = [word for word in sys.argv[1:] if word != "-v"]
 chosen = [case for case in CASES if all(word in str(case) for word in words)]
 found = list(run_processes(2, each, [(measure, (case,)) for case in chosen], timeout_s=1800)[0]) if chosen else []
 rows = [(str(case), report) for case, report in zip(chosen, found, strict=True)]
+chosen = [case for case in HYBRID if all(word in str(case) for word in words)]
+found = list(run_processes(4, each, [(measure, (case,)) for case in chosen], timeout_s=1800)[0]) if chosen else []
+rows += [(str(case), report) for case, report in zip(chosen, found, strict=True)]
 for case in PIPELINES:
     if all(word in str(case) for word in words):
         rows += [(f"{case} stage {place}", report) for place, report in enumerate(measured_on(case))]

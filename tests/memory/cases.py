@@ -35,3 +35,14 @@ PIPELINES = [
     Case(model="llama", mesh=BOTH, options={"zero": 1, "recompute": "selective", "num_microbatches": 4}),
     Case(model="llama", mesh=BOTH, options={"zero": 3, "recompute": "none", "num_microbatches": 4}),
 ]
+
+# Two nodes with a slow network between them: parameters are cut among the devices of one (HSDP).
+NODES, DP4 = {"cluster": "2x2xCPU@10Gb/s"}, {"dp": 4}
+HYBRID = [
+    Case(model="llama", mesh=DP4, options={**NODES, "zero": 2, "recompute": "selective", "num_microbatches": 4}),
+    Case(model="llama", mesh=DP4, options={**NODES, "zero": 3, "recompute": "none", "num_microbatches": 4}),
+    Case(model="gpt2", mesh=DP4, options={**NODES, "zero": 3, "recompute": "full", "num_microbatches": 1}),
+    Case(model="llama", mesh=DP4, options={
+        **NODES, "zero": 3, "recompute": "selective", "num_microbatches": 4, "mixed_precision": "bf16",
+    }),
+]  # fmt: skip

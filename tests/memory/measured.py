@@ -79,6 +79,7 @@ def measure(case: Case) -> dict[str, Any]:
         "measured": live.peak_bytes, "by operation": live.at_peak,
         "planned": made.plan.memory.peak_bytes[place], "parts": dict(made.plan.memory.parts),
         "zero": dict(made.plan.zero), "recompute": dict(made.plan.recompute),
+        "hsdp": dict(made.plan.hsdp),
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from autopar.passes.peak import Held, ParameterBytes, peak
 from tests.harness import each, run_processes
-from tests.memory.cases import CASES, PIPELINES
+from tests.memory.cases import CASES, HYBRID, PIPELINES
 from tests.memory.measured import Case, measure, measured_on
 
 TOLERANCE = 0.10
@@ -30,6 +30,22 @@ def test_the_peak_is_as_planned(case: Case) -> None:
     report = measured(slow=slow)[(SLOW if slow else QUICK).index(case)]
     assert report["planned"] == pytest.approx(report["measured"], rel=TOLERANCE), report["parts"]
     assert sum(report["parts"].values()) == report["planned"]
+
+
+@functools.cache
+def hybrid(*, slow: bool) -> list[dict[str, Any]]:
+    work = [(measure, (case,)) for case in (HYBRID[1:] if slow else HYBRID[:1])]
+    return list(run_processes(4, each, work, timeout_s=900)[0])
+
+
+@pytest.mark.parametrize(
+    "case", [HYBRID[0], *(pytest.param(case, marks=pytest.mark.slow) for case in HYBRID[1:])], ids=str
+)
+def test_a_part_among_the_devices_of_a_node_is_what_each_of_them_holds(case: Case) -> None:
+    at = HYBRID.index(case)
+    report = hybrid(slow=at > 0)[max(0, at - 1)]
+    assert report["hsdp"]["block0"] == {"dp": 2}
+    assert report["planned"] == pytest.approx(report["measured"], rel=TOLERANCE), report["parts"]
 
 
 def test_activations_go_as_gradients_come() -> None:

@@ -30,6 +30,7 @@ FOUR = [
         for name in ("gpt2", "bert") for count in (1, 2)
     ),
     Case(name="gpt2", mesh={"dp": 2, "tp": 2}, options={"zero": 3}),
+    Case(name="gpt2", mesh={"dp": 4}, options={"zero": 3, "num_microbatches": 2, "cluster": "2x2xCPU@10Gb/s"}),
     *(Case(name=name, mesh={"dp": 2, "tp": 2}) for name in ("batch norm", "resnet", "depth")),
 ]  # fmt: skip
 LAUNCHES = {"two": (2, TWO), "slow": (2, SLOW), "four": (4, FOUR)}

@@ -186,6 +186,7 @@ def train(case: Case) -> dict[str, Any]:
         "axes": program.mesh.names, "split": {a: split_share(program, a) for a, n in program.mesh.axes if n > 1},
         "kept": {n: (p.to_local().numel(), p.numel()) for n, p in model.named_parameters() if isinstance(p, DTensor)},
         "zero": dict(model.plan.zero), "recompute": dict(model.plan.recompute),
+        "hsdp": dict(model.plan.hsdp), "planned parameter bytes": model.plan.memory.parts["parameters"],
         "microbatches": model.plan.num_microbatches, "place": (model.data_parallel_rank, model.data_parallel_size),
     }  # fmt: skip
     for index in range(STEPS):

@@ -143,18 +143,20 @@ def program(
     root_zero: int | None = None,
     graph_owned: bool = False,
     compute: str = "f64",
+    inside: tuple[int, ...] = (),
 ) -> Program:
     """The model's training step over ``dp`` × ``cp`` × ``tp`` devices.
 
     ``graph_owned``: the program reduces the gradients of the biases over dp; fc1's are stored sharded there.
-    ``compute``: the element type in which parameters are used.
+    ``compute``: the element type in which parameters are used. ``inside``: neighbours along the data axes among which
+    parameters are cut.
     """
     mesh = Mesh((("dp", dp), *([("cp", cp)] if cp > 1 else []), ("tp", tp)))
     whole = Mesh((*mesh.axes, ("mb", microbatches))) if microbatches > 1 else mesh
     root = zero if root_zero is None else root_zero
     by_device: dict[str, Placement] = {"dp": Shard(0), **({"cp": Shard(1)} if cp > 1 else {})}
     by_batch = {**by_device, **({"mb": Shard(0, dp)} if microbatches > 1 else {})}
-    stored = {p.fqn: p for p in _parameters(mesh, zero, root, layers, graph_owned, compute)}
+    stored = {p.fqn: p for p in _parameters(mesh, zero, root, layers, graph_owned, compute, inside)}
 
     main = Draft(whole)
     ids = main.source("input", IDS, Layout.of(whole, by_batch), "i64", name="ids")
@@ -251,7 +253,8 @@ def _block(whole: Mesh, split: dict[str, Placement], stored: dict[str, Parameter
 
 
 def _parameters(
-    mesh: Mesh, zero: int, root: int, layers: int, graph_owned: bool, compute: str
+    mesh: Mesh, zero: int, root: int, layers: int, graph_owned: bool, compute: str,
+    inside: tuple[int, ...],
 ) -> list[Parameter]:
     shapes: list[tuple[str, tuple[int, ...], int | None, str]] = [
         ("embed.weight", (VOCABULARY, WIDTH), 0, "")
@@ -279,6 +282,7 @@ def _parameters(
                 compute_dtype=compute,
                 layout=Layout.of(mesh, placements),
                 runtime_axes=() if owned else ("dp", "cp") if "cp" in mesh.names else ("dp",),
+                inside=inside if (zero if group else root) and not owned else (),
                 group=group,
             )
         )
