@@ -54,20 +54,18 @@ class Compared:
 
 
 def compare(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], *, pairs: int) -> Compared:
-    """Measure both in turns, each first in every second pair. A collective of all ranks.
+    """Measure both in turns: a pair is ours, theirs, theirs, ours, so that a drift falls on both alike.
 
+    A collective of all ranks.
     Raises AssertionError if their losses differ: then they do not do the same work.
     """
     for _ in range(WARM_UP):
         loss, wanted = float(ours()), float(theirs())
     assert math.isclose(loss, wanted, rel_tol=LOSS_TOLERANCE), f"loss {loss} against {wanted}"
     found: list[tuple[tuple[float, float], tuple[float, float]]] = []
-    for index in range(pairs):
-        if index % 2:
-            second, first = _seconds(theirs), _seconds(ours)
-        else:
-            first, second = _seconds(ours), _seconds(theirs)
-        found.append((first, second))
+    for _ in range(pairs):
+        runs = [_seconds(run) for run in (ours, theirs, theirs, ours)]
+        found.append((_mean(runs[0], runs[3]), _mean(runs[1], runs[2])))
     return Compared(
         pairs=pairs,
         ours_s=statistics.median(ours[0] for ours, _ in found),
@@ -76,6 +74,10 @@ def compare(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], *, pairs: 
         cpu_ratio=estimate([ours[1] / theirs[1] for ours, theirs in found]),
         loss=loss,
     )
+
+
+def _mean(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    return (first[0] + second[0]) / 2, (first[1] + second[1]) / 2
 
 
 def estimate(values: Sequence[float]) -> Estimate:
