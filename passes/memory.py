@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from autopar.cost_model import optimizer_state_bytes
 from autopar.ir.program import Parameter, Program
 from autopar.ir.types import TensorType
-from autopar.passes.build import Model
+from autopar.passes.assignment import Assignment
+from autopar.passes.build import Encoded, Model
 from autopar.passes.candidate import cost_level
 from autopar.passes.hybrid import parts_of
 from autopar.passes.peak import Held, ParameterBytes, peak
+from autopar.passes.pricing import Pricing
 from autopar.passes.problem import Segment
-from autopar.passes.search import Found
+from autopar.passes.solve import Solution
 from autopar.passes.solve.check import measure_instance
 from autopar.passes.stage_account import largest_place
 from autopar.passes.storage import parameter_bytes
 
+if TYPE_CHECKING:
+    from autopar.passes.search import Found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Placed:
+    """A solution, and the assignment that it stands for, on one mesh."""
+
+    encoded: Encoded
+    solution: Solution
+    assignment: Assignment
+    pricing: Pricing
+    microbatches: int
+
 
 def memory(model: Model, found: Found, program: Program) -> tuple[tuple[int, ...], dict[str, int]]:
     """Peak bytes of each place of the pipeline, or of the one there is, and the parts of the largest."""
+    placed = Placed(
+        encoded=found.encoded, solution=found.solution, assignment=found.assignment, pricing=found.pricing,
+        microbatches=found.microbatches,
+    )  # fmt: skip
     if found.pipeline is None:
-        parts = _walked(model, found, program)
+        parts = walked(model, placed, program)
         return (sum(parts.values()),), parts
     shape, cut_at = found.pipeline
     own = ParameterBytes()
     for parameter in largest_place(program, cut_at, shape):
-        own += _bytes(model, found, program, parameter)
+        own += _bytes(model, placed, program, parameter)
     parts = {
         "parameters": own.parameter, "gradients": max(own.before, own.gradient), "optimizer": own.state,
         "copies": own.copy, "transient": own.sent,
@@ -32,7 +55,8 @@ def memory(model: Model, found: Found, program: Program) -> tuple[tuple[int, ...
     return cut_at.bytes, {**parts, "activations": max(0, max(cut_at.bytes) - sum(parts.values()))}
 
 
-def _walked(model: Model, found: Found, program: Program) -> dict[str, int]:
+def walked(model: Model, found: Placed, program: Program) -> dict[str, int]:
+    """Bytes by what they are for when they are most, where there is no pipeline."""
     by_group: dict[str, ParameterBytes] = {}
     for parameter in program.parameters:
         size = _bytes(model, found, program, parameter)
@@ -46,7 +70,7 @@ def _walked(model: Model, found: Found, program: Program) -> dict[str, int]:
     return peak(_held(problem.root, solution.root, by_group.get(""), root=True), calls)
 
 
-def _bytes(model: Model, found: Found, program: Program, parameter: Parameter) -> ParameterBytes:
+def _bytes(model: Model, found: Placed, program: Program, parameter: Parameter) -> ParameterBytes:
     local = parameter.layout.local_shape(parameter.type.shape)
     whole = TensorType(parameter.type.dtype, local).nbytes
     used = TensorType(parameter.compute_dtype, local).nbytes
@@ -62,7 +86,7 @@ def _bytes(model: Model, found: Found, program: Program, parameter: Parameter) -
     )
 
 
-def _level(found: Found, parameter: Parameter) -> int:
+def _level(found: Placed, parameter: Parameter) -> int:
     """The ZeRO level of the call that the parameter belongs to, or of the root."""
     call, _, index = parameter.group.rpartition("/")
     if not call:

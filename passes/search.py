@@ -33,6 +33,7 @@ from autopar.passes.candidates import (
 )
 from autopar.passes.conversions import Conversions
 from autopar.passes.lower import lower
+from autopar.passes.memory import Placed, walked
 from autopar.passes.pipelining import Arrangement, Shape, arrange, shapes
 from autopar.passes.positions import Positions, positions
 from autopar.passes.pricing import Pricing
@@ -45,8 +46,9 @@ UNLIMITED_BYTES = 10**15
 # Axes bound to the batch or to parameters make plans that are easier to read: one that is bound to nothing must be
 # faster by this factor. What it could have gained counts in the gap.
 MIXED_PAYS = 0.99
-# Leaner placements that are tried for one pipeline before it is taken not to fit.
+# Leaner placements that are tried for one candidate before it is taken not to fit.
 LEANER = 8
+WIDEST = 8  # bytes of an element at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,22 +182,42 @@ class _Search:
             return False
         problem, budget = encoded[0].problem, self.limits.memory_bytes
         above = int(self.best_ns / candidate.handicap) if self.best else None
-        solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=1)
-        if solution.status == "feasible" and (above is None or solution.objective_ns <= above):
-            solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=2)
-        self.evaluations += solution.evaluations
-        if solution.status not in ("infeasible", "unknown"):
-            self.bounds.append(solution.bound_ns)
-        fits = (
-            solution.found
-            and solution.status in ("optimal", "feasible", "dominated")
-            and solution.bytes <= budget
-        )
+        for attempt in range(LEANER):
+            solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=1)
+            if solution.status == "feasible" and (above is None or solution.objective_ns <= above):
+                solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=2)
+            self.evaluations += solution.evaluations
+            if attempt == 0 and solution.status not in ("infeasible", "unknown"):
+                self.bounds.append(solution.bound_ns)
+            fits = (
+                solution.found
+                and solution.status in ("optimal", "feasible", "dominated")
+                and solution.bytes <= budget
+            )
+            over = self.peak(encoded, candidate.count, solution) - self.limits.memory_bytes if solution.found else 0
+            if not fits or over <= 0:
+                break
+            budget, fits = solution.bytes - over, False  # the sum is too small by what the walk finds
+        if over > 0:
+            solution = replace(solution, bytes=self.limits.memory_bytes + over)
         if fits and (above is None or solution.objective_ns < above):
             self._take(candidate, _Best(candidate, solution, *encoded, solution.objective_ns))
         if self.closest is None or solution.bytes < self.closest[0].bytes:
             self.closest = solution, candidate.mesh, candidate.count
         return not (fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns)
+
+    def peak(self, encoded: tuple[Encoded, Pricing], count: int, solution: Solution) -> int:
+        """Most bytes that are held at once. The solver's sum leaves out what is sent of the root's gradients."""
+        (problem, pricing), graph = encoded, self.model.graph
+        sent = sum(node.result.type.numel * WIDEST for node in graph.sources("param"))
+        if solution.bytes + sent <= self.limits.memory_bytes:
+            return solution.bytes
+        assignment = decode(self.model, problem, solution, pricing.mesh)
+        program = lower(self.model, assignment, Conversions(pricing), count)
+        placed = Placed(
+            encoded=problem, solution=solution, assignment=assignment, pricing=pricing, microbatches=count
+        )
+        return max(solution.bytes, sum(walked(self.model, placed, program).values()))
 
     def settle_pipeline(self, candidate: _Candidate, shape: Shape) -> None:
         """Place the model for one stage's devices within the memory of all stages, then cut it.
@@ -316,8 +338,9 @@ def search(
     solution, candidate = best.solution, best.candidate
     objective_ns = best.objective_ns
     if best.cut is None:
-        solution = uniform(best.encoded.problem, solution, limits.memory_bytes)
-        objective_ns = solution.objective_ns
+        alike = uniform(best.encoded.problem, solution, limits.memory_bytes)
+        if state.peak((best.encoded, best.pricing), candidate.count, alike) <= limits.memory_bytes:
+            solution, objective_ns = alike, alike.objective_ns
     return Found(
         mesh=candidate.mesh, full=candidate.full, objective_ns=objective_ns,
         pipeline=None if best.cut is None or candidate.shape is None else (candidate.shape, best.cut),
