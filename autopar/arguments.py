@@ -20,7 +20,7 @@ from autopar.ir.errors import UsageError
 from autopar.ir.pipeline import LOOPED, LOOPS, PIPELINE_AXIS, SCHEDULES
 
 if TYPE_CHECKING:
-    from autopar.passes.search import Limits
+    from autopar.passes.found import Limits
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "sgd_momentum", "adafactor")
 
@@ -53,7 +53,7 @@ class Arguments:
         return places * (LOOPS if self.schedule in LOOPED else 1) if places > 1 else 0
 
     def limits(self) -> Limits:
-        from autopar.passes.search import Limits
+        from autopar.passes.found import Limits
 
         return Limits(
             memory_bytes=self.memory_bytes, mesh=self.mesh, microbatches=self.num_microbatches,

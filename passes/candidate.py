@@ -79,8 +79,9 @@ class Settings:
             levels = (self.zero,)
         if self.schedule == "zero_bubble":  # torch: wrong gradients where parameters are sharded again after forward
             levels = tuple(level for level in levels if level != 3)
-        if not any(mesh.size(axis) > 1 for axis in mesh.names if reduces_gradients(axis)):
-            levels = (0,)
+        reduced = any(mesh.size(axis) > 1 for axis in mesh.names if reduces_gradients(axis))
+        if not reduced and not (ample and any(size > 1 for _, size in mesh.axes)):
+            levels = (0,)  # a bound may stand for meshes with more axes
         again = RECOMPUTE if block and not ample else ("none",)
         if block and self.recompute is not None:
             again = (self.recompute,)

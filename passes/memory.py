@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from autopar.cost_model import optimizer_state_bytes
 from autopar.ir.program import Parameter, Program
@@ -11,6 +10,7 @@ from autopar.ir.types import TensorType
 from autopar.passes.assignment import Assignment
 from autopar.passes.build import Encoded, Model
 from autopar.passes.candidate import cost_level
+from autopar.passes.found import Found
 from autopar.passes.hybrid import parts_of
 from autopar.passes.peak import Held, ParameterBytes, peak
 from autopar.passes.pricing import Pricing
@@ -19,9 +19,6 @@ from autopar.passes.solve import Solution
 from autopar.passes.solve.check import measure_instance
 from autopar.passes.stage_account import largest_place
 from autopar.passes.storage import parameter_bytes
-
-if TYPE_CHECKING:
-    from autopar.passes.search import Found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from autopar.cost_model import Cluster, CostProfile, axis_groups, optimizer_state_bytes
+from autopar.cost_model import Cluster, CostProfile, Group, axis_groups, optimizer_state_bytes
 from autopar.ir.errors import InfeasibleError, LimitReachedError, UnsupportedError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.ir.program import Parameter
-from autopar.passes.assignment import Assignment, decode
+from autopar.passes.assignment import decode
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
 from autopar.passes.candidates import (
@@ -32,6 +32,7 @@ from autopar.passes.candidates import (
     with_pipeline,
 )
 from autopar.passes.conversions import Conversions
+from autopar.passes.found import Found, Limits
 from autopar.passes.lower import lower
 from autopar.passes.memory import Placed, walked
 from autopar.passes.pipelining import Arrangement, Shape, arrange, shapes
@@ -48,45 +49,9 @@ UNLIMITED_BYTES = 10**15
 MIXED_PAYS = 0.99
 # Leaner placements that are tried for one candidate before it is taken not to fit.
 LEANER = 8
+# The axis whose meshes are bounded by it alone: its problems are the largest, and it is the innermost.
+FLOOR_AXIS = "tp"
 WIDEST = 8  # bytes of an element at most
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What the search may use. ``mesh`` pins axes (None: searched), ``microbatches`` their number.
-
-    Pipelines are tried where ``mesh`` has the axis ``pp``.
-    """
-
-    memory_bytes: int
-    mesh: Mapping[str, int] | None = None
-    microbatches: int | None = None
-    schedule: str | None = None
-    time_limit_s: float = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
-    """The best plan and what was proven about all others. ``complete``: no candidate was left out.
-
-    ``mesh`` is that of a stage where there is a ``pipeline``, ``full`` that of all processes; ``objective_ns`` is the
-    time of the whole step.
-    """
-
-    mesh: Mesh
-    full: Mesh
-    objective_ns: int
-    pipeline: tuple[Shape, Arrangement] | None
-    microbatches: int
-    pricing: Pricing
-    encoded: Encoded
-    solution: Solution
-    assignment: Assignment
-    bound_ns: int
-    complete: bool
-    evaluations: int
-    candidates: int
-    variables: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +60,7 @@ class _Candidate:
 
     ``full``: the mesh of all processes, which has the pipeline's axis besides.
     ``handicap``: what its times are multiplied with when they are compared; ``scale``: what the time of all work on
-    one place is multiplied with to be that of the step.
+    one place is multiplied with to be that of the step. ``loose``: the bound is one that was cheap to have.
     """
 
     bound_ns: int
@@ -105,6 +70,7 @@ class _Candidate:
     full: Mesh
     handicap: float = 1.0
     shape: Shape | None = None
+    loose: bool = False
 
     @property
     def scale(self) -> float:
@@ -138,6 +104,7 @@ class _Search:
     candidates: int = 0
     complete: bool = True
     bounds: list[int] = field(default_factory=list)
+    floors: dict[tuple[Group, int], int] = field(default_factory=dict)
 
     def encode(
         self, mesh: Mesh, full: Mesh, count: int, *, live: int = 1, ample: bool = False
@@ -153,6 +120,25 @@ class _Search:
         except (UnsupportedError, InfeasibleError) as error:
             self.refused = error
             return None
+
+    def floored(self, mesh: Mesh, counts: tuple[int, ...]) -> _Candidate | None:
+        """The first number of microbatches with a bound from the innermost axis alone; None where there is none.
+
+        Let one device do the work of all that differ in the other axes: it takes at most as many times as long, since
+        every price is a start plus a rate. So the mesh of the innermost axis bounds all meshes that end in it.
+        """
+        axis, size = mesh.axes[-1]
+        profile = self.profile
+        if axis != FLOOR_AXIS or len(mesh.axes) == 1 or self.model.settings.constraints:
+            return None
+        if profile.has_compute_hook or profile.has_collective_hook:
+            return None
+        key = axis_groups(mesh.axes, self.cluster)[axis], counts[0]
+        if key not in self.floors:
+            alone = self.bounded(Mesh(((axis, size),)), counts[:1], mesh)
+            self.floors[key] = 0 if alone is None else alone.bound_ns
+        floor = self.floors[key] // (self.cluster.world_size // size)
+        return _Candidate(bound_ns=floor, mesh=mesh, count=counts[0], more=counts[1:], full=mesh, loose=True)
 
     def bounded(
         self, mesh: Mesh, counts: tuple[int, ...], full: Mesh, shape: Shape | None = None
@@ -288,6 +274,10 @@ class _Search:
                     self.complete = not late
                     self.bounds += [int(left.bound_ns * left.scale) for left in (candidate, *waiting)]
                     return
+            if candidate.loose:
+                tight = self.bounded(candidate.mesh, (candidate.count, *candidate.more), candidate.full)
+                waiting += [] if tight is None else [tight]
+                continue
             if candidate.shape is not None:
                 self.settle_pipeline(candidate, candidate.shape)
                 continue
@@ -323,7 +313,8 @@ def search(
                 else (limits.microbatches,)
             )
             if places == 1:
-                found.append(state.bounded(mesh, counts, mesh))
+                floored = state.floored(mesh, counts) if limits.mesh is None else None
+                found.append(floored or state.bounded(mesh, counts, mesh))
                 continue
             full = with_pipeline(mesh, tuple(pinned), places)
             found += [

@@ -1,0 +1,51 @@
+"""What a search may use, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autopar.ir.mesh import Mesh
+from autopar.passes.assignment import Assignment
+from autopar.passes.build import Encoded
+from autopar.passes.pipelining import Arrangement, Shape
+from autopar.passes.pricing import Pricing
+from autopar.passes.solve import Solution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the search may use. ``mesh`` pins axes (None: searched), ``microbatches`` their number.
+
+    Pipelines are tried where ``mesh`` has the axis ``pp``.
+    """
+
+    memory_bytes: int
+    mesh: Mapping[str, int] | None = None
+    microbatches: int | None = None
+    schedule: str | None = None
+    time_limit_s: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """The best plan and what was proven about all others. ``complete``: no candidate was left out.
+
+    ``mesh`` is that of a stage where there is a ``pipeline``, ``full`` that of all processes; ``objective_ns`` is the
+    time of the whole step.
+    """
+
+    mesh: Mesh
+    full: Mesh
+    objective_ns: int
+    pipeline: tuple[Shape, Arrangement] | None
+    microbatches: int
+    pricing: Pricing
+    encoded: Encoded
+    solution: Solution
+    assignment: Assignment
+    bound_ns: int
+    complete: bool
+    evaluations: int
+    candidates: int
+    variables: int
