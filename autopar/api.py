@@ -114,8 +114,7 @@ def _assemble(
     if problem is None and readied is not None and arguments is not None:
         try:
             program, assignment = lower_plan(readied, found, arguments)
-            axes = tuple((axis, found.mesh[axis]) for axis in found.axes)
-            other = OtherMode(model, example_inputs, arguments, readied, assignment, program, axes)
+            other = OtherMode(model, example_inputs, arguments, readied, assignment, program, found)
         except Exception as error:  # noqa: BLE001 — as above
             problem = error
     try:
