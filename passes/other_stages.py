@@ -73,6 +73,9 @@ def _marks(
     for stage in range(1, len(held)):
         after = max((at + 1 for at, (_, most) in enumerate(spans) if most < stage), default=0)
         before = min((at for at, (least, _) in enumerate(spans) if least >= stage), default=len(ours) - 1)
+        if after > before:
+            missing = sorted(ours[after - 1].reads - held[stage]) or sorted(ours[before].reads - held[stage - 1])
+            raise UnsupportedError(f"one stage would need {', '.join(missing[:1])}, which another holds")
         places = (at for at in range(before, max(after, begun + 1) - 1, -1) if ours[at].begins)
         begun = next(places, -1)
         if begun < 0:

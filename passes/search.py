@@ -33,6 +33,7 @@ from autopar.passes.candidates import (
 )
 from autopar.passes.conversions import Conversions
 from autopar.passes.lower import lower
+from autopar.passes.outputs import place_outputs
 from autopar.passes.pipelining import Arrangement, Shape, arrange, shapes
 from autopar.passes.positions import Positions, positions
 from autopar.passes.pricing import Pricing
@@ -219,7 +220,9 @@ class _Search:
                 return
             solution = uniform(encoded.problem, solution, budget)
             assignment = decode(self.model, encoded, solution, pricing.mesh)
-            program = lower(self.model, assignment, Conversions(pricing), candidate.count)
+            conversions = Conversions(pricing)
+            placed = place_outputs(self.model, assignment, self.found, conversions)
+            program = lower(self.model, placed, conversions, candidate.count)
             calls = sum(count for node in lean.calls if isinstance(count := node.attr("count"), int))
             units = units_of(self.model, program, solution, lean, full, anywhere=calls < shape.stages)
             cut = arrange(units, shape, pricing, self.limits.memory_bytes)

@@ -173,3 +173,14 @@ def _same(found: list[Tensor], wanted: list[Tensor], what: str) -> None:
 
 def enumerated(values: list[Tensor]) -> list[tuple[str, Tensor]]:
     return [(str(at), value.double()) for at, value in enumerate(values)]
+
+
+def from_evaluation_of_depth() -> str:
+    """What is told where training needs a parameter that evaluation does not: the first stage alone holds it."""
+    model = parallel(Case(family="depth", mesh={"pp": 2}, planned_in="eval"), "eval")
+    batch = model.shard_inputs(MODELS["depth"].batch())
+    before = model.eval_step(**batch)
+    model.train()
+    told = refusal(model.train_step, **batch)
+    assert model.eval_step(**batch) == before
+    return told

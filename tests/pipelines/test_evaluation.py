@@ -38,10 +38,12 @@ SLOW = ("more of two", "more of four")
 
 
 @functools.cache
-def launched(launch: str) -> list[list[dict[str, Any]]]:
+def launched(launch: str) -> list[list[Any]]:
     """Results by rank and case: the cases of a launch share its processes."""
     size, cases = LAUNCHES[launch]
-    work = [(evaluation.run, (case,)) for case in cases]
+    work: list[harness.Work] = [(evaluation.run, (case,)) for case in cases]
+    if launch == "two":
+        work.append((evaluation.from_evaluation_of_depth, ()))
     return harness.run_processes(size, harness.each, work, timeout_s=900 if launch in SLOW else 280)
 
 
@@ -65,3 +67,10 @@ def test_a_pipeline_evaluates_and_trains_on(launch: str, case: Case) -> None:
     # its layers are equal in training only: without calls of a block the program finds its stages, and has no backward
     assert ranks[0]["planned blocks"] and not ranks[0]["blocks"]
     assert all("is gathered with other parameters than in the plan's own mode" in found["told"] for found in ranks)
+
+
+def test_a_mode_that_the_stages_cannot_compute_is_refused_by_name() -> None:
+    """A head that training alone has: its parameters are in the first stage, what they meet in the second."""
+    for found in launched("two"):
+        assert "the model computes something else in training mode" in found[-1]
+        assert "one stage would need auxiliary." in found[-1] and "run the original model" in found[-1]
