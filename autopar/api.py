@@ -25,6 +25,7 @@ from autopar.ir.program import Program
 from autopar.passes.padding import padding_of
 from autopar.passes.randomness import refuse_random
 from autopar.runtime.agreement import agree, of_rank_0, share
+from autopar.runtime.compiled import warn_of_recomputation
 from autopar.runtime.initialise import is_meta, tensors_of
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.parameters import names_of
@@ -114,8 +115,7 @@ def _assemble(
     if problem is None and readied is not None and arguments is not None:
         try:
             program, assignment = lower_plan(readied, found, arguments)
-            axes = tuple((axis, found.mesh[axis]) for axis in found.axes)
-            other = OtherMode(model, example_inputs, arguments, readied, assignment, program, axes)
+            other = OtherMode(model, example_inputs, arguments, readied, assignment, program, found)
         except Exception as error:  # noqa: BLE001 — as above
             problem = error
     try:
@@ -125,6 +125,8 @@ def _assemble(
     if problem is not None or program is None or readied is None:
         raise problem or MismatchError("the model could not be prepared")
     agree(found.sha256, "the plan", device)
+    if dist.get_rank() == 0:
+        warn_of_recomputation(program.recompute, compile, stacklevel=3)  # of whoever called ``parallelize``
     pipeline = pipeline_of(found, program)
     whole_mesh = program.mesh if pipeline is None else pipeline.mesh
     mesh = init_device_mesh(

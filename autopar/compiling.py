@@ -120,16 +120,24 @@ def pipeline_of(plan: Plan, program: Program) -> Pipeline | None:
     """The stages of a plan's program; None where it has no pipeline."""
     if plan.schedule is None:
         return None
-    mesh = Mesh(tuple((axis, plan.mesh[axis]) for axis in plan.axes))
-    marks = [Mark.parse(stage.mark) for stage in plan.stages]
-    return Pipeline(mesh=mesh, schedule=plan.schedule, stages=cut(program, marks))
+    return Pipeline(mesh=mesh_of(plan), schedule=plan.schedule, stages=cut(program, marks_of(plan)))
+
+
+def mesh_of(plan: Plan) -> Mesh:
+    """That of all processes, pipeline included."""
+    return Mesh(tuple((axis, plan.mesh[axis]) for axis in plan.axes))
+
+
+def marks_of(plan: Plan) -> list[Mark]:
+    """Where the stages begin in the plan's program."""
+    return [Mark.parse(stage.mark) for stage in plan.stages]
 
 
 def lower_plan(readied: Readied, plan: Plan, arguments: Arguments) -> tuple[Program, Assignment]:
     """The program of a plan for this model. Raises MismatchError with the difference."""
     check_fit(readied, plan)
     model = readied.model
-    full = Mesh(tuple((axis, plan.mesh[axis]) for axis in plan.axes))
+    full = mesh_of(plan)
     mesh = Mesh(tuple(axis for axis in full.axes if axis[0] != PIPELINE_AXIS))
     pricing = Pricing(
         mesh=with_time(mesh, plan.num_microbatches), cluster=arguments.cluster, profile=arguments.profile,

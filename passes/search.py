@@ -17,8 +17,8 @@ from autopar.cost_model import Cluster, CostProfile, Group, axis_groups, optimiz
 from autopar.ir.errors import InfeasibleError, LimitReachedError, UnsupportedError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS
-from autopar.ir.program import Parameter
-from autopar.passes.assignment import decode
+from autopar.ir.program import Parameter, Program
+from autopar.passes.assignment import Assignment, decode
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
 from autopar.passes.candidates import (
@@ -35,6 +35,7 @@ from autopar.passes.conversions import Conversions
 from autopar.passes.found import Found, Limits
 from autopar.passes.lower import lower
 from autopar.passes.memory import Placed, walked
+from autopar.passes.outputs import place_outputs
 from autopar.passes.pipelining import Arrangement, Shape, arrange, shapes
 from autopar.passes.positions import Positions, positions
 from autopar.passes.pricing import Pricing
@@ -198,12 +199,19 @@ class _Search:
         sent = sum(node.result.type.numel * WIDEST for node in graph.sources("param"))
         if solution.bytes + sent <= self.limits.memory_bytes:
             return solution.bytes
-        assignment = decode(self.model, problem, solution, pricing.mesh)
-        program = lower(self.model, assignment, Conversions(pricing), count)
+        assignment, program = self._lowered(problem, pricing, count, solution)
         placed = Placed(
             encoded=problem, solution=solution, assignment=assignment, pricing=pricing, microbatches=count
         )
         return max(solution.bytes, sum(walked(self.model, placed, program).values()))
+
+    def _lowered(
+        self, encoded: Encoded, pricing: Pricing, count: int, solution: Solution
+    ) -> tuple[Assignment, Program]:
+        conversions = Conversions(pricing)
+        decoded = decode(self.model, encoded, solution, pricing.mesh)
+        assignment = place_outputs(self.model, decoded, self.found, conversions)
+        return assignment, lower(self.model, assignment, conversions, count)
 
     def settle_pipeline(self, candidate: _Candidate, shape: Shape) -> None:
         """Place the model for one stage's devices within the memory of all stages, then cut it.
@@ -226,8 +234,7 @@ class _Search:
                 self._near(candidate, shape, solution)
                 return
             solution = uniform(encoded.problem, solution, budget)
-            assignment = decode(self.model, encoded, solution, pricing.mesh)
-            program = lower(self.model, assignment, Conversions(pricing), candidate.count)
+            _, program = self._lowered(encoded, pricing, candidate.count, solution)
             calls = sum(count for node in lean.calls if isinstance(count := node.attr("count"), int))
             units = units_of(self.model, program, solution, lean, full, anywhere=calls < shape.stages)
             cut = arrange(units, shape, pricing, self.limits.memory_bytes)

@@ -136,6 +136,10 @@ def belongs(node: Node, depends: dict[str, int]) -> bool:
     return depends[node.results[0].name] == _BOTH
 
 
+def depends_on_inputs(node: Node, depends: dict[str, int]) -> bool:
+    return bool(depends[node.results[0].name] & _INPUTS)
+
+
 def _crossing(
     nodes: Sequence[Node], stage_of: Sequence[int], depends: dict[str, int], loss: str, last: int
 ) -> list[tuple[str, ...]]:
@@ -152,8 +156,6 @@ def _crossing(
         tuple(name for name, stage in made.items() if stage <= boundary < used.get(name, stage))
         for boundary in range(last)
     ]
-
-
 
 
 def _pick(

@@ -8,23 +8,23 @@ parameter in different ways, or gather it with others, the second only computes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from autopar.ir.errors import UsageError
+from autopar.ir.errors import IRError, UsageError
+from autopar.ir.pipeline import Pipeline
 from autopar.ir.program import Program
 from autopar.runtime.agreement import agree
-from autopar.runtime.assemble import owners_of
-from autopar.runtime.calls import slots_of
 from autopar.runtime.devices import Here
 from autopar.runtime.holders import Holder
 from autopar.runtime.inputs import draws
-from autopar.runtime.parameters import store
-from autopar.runtime.runnable import Parts, connect
+from autopar.runtime.joining import forward_only, join
+from autopar.runtime.runnable import Parts
+from autopar.runtime.stages import Staged, Stages
 
 # Rebuilds the model's output from the values of ``graph.outputs``.
 Restore: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -32,22 +32,35 @@ Restore: TypeAlias = Callable[[Sequence[Any]], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A program of the plan. ``constants``: its own, whole; ``text``: what all ranks must have alike."""
+    """A program of the plan. ``constants``: its own, whole; ``text``: what all ranks must have alike.
+
+    ``pipeline``: the program cut into the stages of the plan, where the plan has any.
+    """
 
     program: Program
     constants: Mapping[str, Tensor]
     restore: Restore | None
     text: str
+    pipeline: Pipeline | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A program put together here. ``forward_only``: why it has no backward, empty if it has."""
+    """A program put together here. ``forward_only``: why it has no backward, empty if it has.
+
+    ``staged``: with pipeline stages those of this rank; ``parts`` is then the first of them.
+    """
 
     program: Program
     parts: Parts
     restore: Restore | None
     forward_only: str = ""
+    staged: Staged | None = None
+
+    @property
+    def every(self) -> tuple[Parts, ...]:
+        """The parts of all stages of this rank."""
+        return (self.parts,) if self.staged is None else tuple(self.staged.parts.values())
 
 
 class Modes:
@@ -55,9 +68,9 @@ class Modes:
 
     def __init__(
         self, made_for: bool, first: Running, here: Here, make: Callable[[bool], Made] | None, *,
-        in_stages: bool = False,
+        stages: Stages | None = None,
     ) -> None:  # fmt: skip
-        self._made_for, self._here, self._make, self._in_stages = made_for, here, make, in_stages
+        self._made_for, self._here, self._make, self._stages = made_for, here, make, stages
         self._running = {made_for: first}
         self._made: Made | None = None
 
@@ -67,14 +80,7 @@ class Modes:
         if training in self._running or self._made is not None:
             return
         if self._make is not None:
-            made = self._make(training)
-            if self._in_stages and (made.constants or made.program != self._running[self._made_for].program):
-                mode = "training" if training else "evaluation"
-                raise UsageError(
-                    f"the model computes something else in {mode} mode, and a plan with pipeline stages has the "
-                    "program of one mode only; run the original model on full_state_dict(), or a plan without pp"
-                )
-            self._made = made
+            self._made = self._make(training)
         elif draws(self._running[self._made_for].program):
             mode, now = ("training", "eval()") if self._made_for else ("evaluation", "train()")
             raise UsageError(
@@ -95,28 +101,16 @@ class Modes:
             return first
         agree(made.text, "the program of the other mode", self._here.device)
         if made.program == first.program and not made.constants:
-            return Running(program=first.program, parts=first.parts, restore=made.restore)
-        parts, forward_only = join(made, first, self._here)
-        return Running(program=made.program, parts=parts, restore=made.restore, forward_only=forward_only)
-
-
-def join(made: Made, first: Running, here: Here) -> tuple[Parts, str]:
-    """The program on the tensors of ``first``, and why it has no backward, if it has none."""
-    program, held = made.program, first.parts
-    described = {p.fqn: p for p in program.parameters}
-    own = {name: store(described[name], made.constants.__getitem__, here) for name in made.constants}
-
-    def parameter(fqn: str) -> Tensor:
-        owner = held.top.find(fqn)
-        if owner is None:  # of a block of the first program: whole from here to the end of the forward
-            owner = held.holders[held.owners[fqn][0]].find(fqn)
-            assert owner is not None
-            if isinstance(owner, FSDPModule):
-                owner.unshard()
-        return owner.read(fqn)
-
-    parts = connect(program, here, replace(held, buffers={**held.buffers, **own}), parameter)
-    return parts, _forward_only(program, first)
+            return Running(program=first.program, parts=first.parts, restore=made.restore, staged=first.staged)
+        if self._stages is None:
+            parts = join(made.program, made.constants, first.parts, self._here)
+            only = forward_only(made.program, first.program)
+            return Running(program=made.program, parts=parts, restore=made.restore, forward_only=only)
+        if made.pipeline is None:
+            raise IRError("the program of the other mode has no stages")
+        staged, only = self._stages.join(made.pipeline, made.constants)
+        parts = next(iter(staged.parts.values()))
+        return Running(program=made.program, parts=parts, restore=made.restore, forward_only=only, staged=staged)
 
 
 def release(top: Holder) -> None:
@@ -124,35 +118,6 @@ def release(top: Holder) -> None:
     for module in top.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def _forward_only(program: Program, first: Running) -> str:
-    """Each call must gather what one call of the first program gathers, and reduce gradients as it does."""
-    owners, theirs = owners_of(program), first.parts.owners
-    groups: dict[str, str] = {}
-    back: dict[str, str] = {}
-    for name in _used(program):
-        ours, their = owners.get(name, ("", ""))[0], theirs.get(name, ("", ""))[0]
-        if their and (not ours or groups.setdefault(ours, their) != their or back.setdefault(their, ours) != ours):
-            return f"{name} is gathered with other parameters than in the plan's own mode"
-    axes = {p.fqn: p.runtime_axes for p in first.program.parameters}
-    used = set(_used(program))
-    for parameter in program.parameters:
-        if parameter.fqn in used and parameter.trainable and parameter.runtime_axes != axes[parameter.fqn]:
-            return f"the gradient of {parameter.fqn} would be reduced in another way than in the plan's own mode"
-    return ""
-
-
-def _used(program: Program) -> list[str]:
-    """Parameters that the program computes with."""
-    found: list[str] = []
-    for node in program.graph.nodes:
-        if node.target == "param":
-            found.append(str(node.attr("fqn")))
-        elif node.target == "call":
-            found += [name for slots in slots_of(node) for name in slots]
-    buffers = {p.fqn for p in program.parameters if p.buffer}
-    return [name for name in dict.fromkeys(found) if name not in buffers]
 
 
 def grad_free(running: Running) -> torch.no_grad | torch.enable_grad:

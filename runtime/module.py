@@ -96,8 +96,9 @@ class ParallelModule(WholeState):
         else:
             self._stages = Stages(program, pipeline, self._here, whole, self._names, compile=compile)
             self._parts, tensors = list(self._stages.parts.values()), self._stages.tensors
-        first = Running(program=program, parts=self._parts[0], restore=restore)
-        self._modes = Modes(training, first, self._here, other_mode, in_stages=pipeline is not None)
+        staged = None if self._stages is None else self._stages.first
+        first = Running(program=program, parts=self._parts[0], restore=restore, staged=staged)
+        self._modes = Modes(training, first, self._here, other_mode, stages=self._stages)
         made = skeleton(tensors, self._names)
         self._modules.update(made._modules)
         self._parameters.update(made._parameters)
@@ -125,8 +126,8 @@ class ParallelModule(WholeState):
         if now.forward_only:
             raise UsageError(f"train_step after eval() or train(): {now.forward_only}; plan the model in this mode")
         self.loss_scale.begin(self.parameters())
-        if self._stages is not None:
-            total = self._stages.step(given, rng, training=True, scale=self.loss_scale.scaled)
+        if self._stages is not None and now.staged is not None:
+            total = self._stages.step(now.staged, given, rng, training=True, scale=self.loss_scale.scaled)
         else:
             total = self._accumulate(now, given, rng)
         self.loss_scale.finish(self.parameters())
@@ -154,8 +155,8 @@ class ParallelModule(WholeState):
         """
         self._has_loss()
         now, given, rng = self._given("eval_step", args, kwargs, training=False, counts=False)
-        if self._stages is not None:
-            total = self._stages.step(given, rng, training=False)
+        if self._stages is not None and now.staged is not None:
+            total = self._stages.step(now.staged, given, rng, training=False)
         else:
             runs = [self._run(now, given, index, rng, loss_only=True)[0] for index in range(now.program.microbatches)]
             total = torch.stack(runs).sum(dim=0)
@@ -293,7 +294,7 @@ class ParallelModule(WholeState):
         rng = rng_state(self.rng_seed, self.rng_step if counts else -1 - self._evaluations)
         self.rng_step += counts
         self._evaluations += not counts
-        for parts in [now.parts] if self._stages is None else self._parts:
+        for parts in now.every:
             given = {**given, **parts.before(given, rng)}
         return now, given, rng
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
 
 from autopar.ir.pipeline import LOOPED, Pipeline, Stage
@@ -24,6 +24,7 @@ from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.inputs import Input, graph_inputs
 from autopar.runtime.random_words import at_microbatch
 from autopar.runtime.runnable import Parts
+from autopar.runtime.torch_private import SettledStage
 
 SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 MULTI = {"interleaved": ScheduleInterleaved1F1B, "zero_bubble": ScheduleInterleavedZeroBubble}
@@ -42,11 +43,11 @@ class StageRun:
         self.given: Mapping[str, Tensor] = {}
         self.rng = torch.empty(0, dtype=torch.int64)
         self.next = 0
-        parts.top.function = self.run
 
     def begin(self, given: Mapping[str, Tensor], rng: Tensor) -> None:
         """A new step: the inputs of this rank's whole part of the batch."""
         self.given, self.rng, self.next = given, rng, 0
+        self.parts.top.function = self.run  # set each time: the programs of both modes share their holders
 
     def run(self, *received: Tensor) -> Tensor | tuple[Tensor, ...]:
         index, self.next = self.next, self.next + 1
@@ -101,10 +102,10 @@ class Pipelined:
         dist.broadcast(total, src=source, group=self._group)
         return total
 
-    def _stage(self, index: int, run: StageRun) -> PipelineStage:
+    def _stage(self, index: int, run: StageRun) -> SettledStage:
         stage = run.stage
         received = received_like(stage) if index else (torch.zeros(1, dtype=torch.int64, device="meta"),)
-        return PipelineStage(
+        return SettledStage(
             run.parts.top, index, len(self._pipeline.stages), self._here.device, input_args=received,
             output_args=sent_like(stage), group=self._group,
         )  # fmt: skip

@@ -93,6 +93,8 @@ def connect(
 
     ``overlap``: collectives are waited for where their results are needed (``overlap.py``).
     """
+    if compile:  # no tape goes through a compiler (``compiled.warn_of_recomputation``)
+        program = replace(program, recompute=dict.fromkeys(program.recompute, "full"))
     described = {p.fqn: p for p in program.parameters}
     updates, changing = Updates(held.buffers), changed(program)
 
@@ -125,7 +127,7 @@ def connect(
 
 def _block(program: Program, block: Graph, here: Here, compile: Compile, overlap: bool) -> Callable[..., Any]:
     """One function for all instances of a block."""
-    tape = once(block) if program.recompute.get(block.name) == "selective" and not compile else None
+    tape = once(block) if program.recompute.get(block.name) == "selective" else None
     # a compiler orders collectives itself; what is read from a tape is not waited for
     overlap = overlap and not compile and tape is None
     module = build(block, here.coordinate, here.groups, here.device, once=tape, overlap=overlap)

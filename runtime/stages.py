@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,12 +19,22 @@ from autopar.runtime.assemble import assemble
 from autopar.runtime.compiled import Compile
 from autopar.runtime.devices import Here
 from autopar.runtime.dtypes import TORCH_DTYPES
+from autopar.runtime.joining import forward_only, join
 from autopar.runtime.norm import grad_norm
 from autopar.runtime.parameters import Names, StoredAhead, Whole
 from autopar.runtime.pipeline import Pipelined
 from autopar.runtime.reading import part_of
+from autopar.runtime.runnable import Parts
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """The stages of this rank in one mode of the model, and what runs them."""
+
+    parts: Mapping[int, Parts]
+    pipelined: Pipelined
 
 
 class Stages:
@@ -55,16 +66,32 @@ class Stages:
                 else:
                     self.tensors[name] = tensor
         self._tied = _tied(pipeline, here)
-        self._pipelined = Pipelined(pipeline, self.parts, here, self._group)
+        self.first = Staged(parts=self.parts, pipelined=Pipelined(pipeline, self.parts, here, self._group))
+
+    def join(self, pipeline: Pipeline, constants: Mapping[str, Tensor]) -> tuple[Staged, str]:
+        """Another program cut into the same stages, on the tensors that they hold; and why it has no backward, if so.
+
+        A collective of all ranks. ``constants``: its own, whole.
+        """
+        parts = {
+            index: join(pipeline.stages[index].program, constants, held, self._here)
+            for index, held in self.parts.items()
+        }
+        reasons = [
+            forward_only(ours.program, theirs.program)
+            for ours, theirs in zip(pipeline.stages, self._pipeline.stages, strict=True)
+        ]
+        pipelined = Pipelined(pipeline, parts, self._here, self._group)
+        return Staged(parts=parts, pipelined=pipelined), next(filter(None, reasons), "")
 
     def step(
-        self, given: Mapping[str, Tensor], rng: Tensor, *, training: bool,
+        self, staged: Staged, given: Mapping[str, Tensor], rng: Tensor, *, training: bool,
         scale: Callable[[Tensor], Tensor] = lambda loss: loss,
     ) -> Tensor:  # fmt: skip
         """One run of the schedule; the loss over the global batch. Its backward begins at ``scale(loss)``."""
         self._follow()
         if not training:
-            return self._pipelined.step(given, rng, training=False, scale=scale)
+            return staged.pipelined.step(given, rng, training=False, scale=scale)
         copies = [self.tensors[name] for name in self._tied if name in self.tensors]
         copies += [tensor for _, tensor in self._followers if isinstance(tensor, nn.Parameter)]
         before = [copy.grad for copy in copies]
@@ -73,7 +100,7 @@ class Stages:
         with ExitStack() as ends:
             for parts in self.parts.values():
                 ends.enter_context(parts.sums.once())
-            loss = self._pipelined.step(given, rng, training=True, scale=scale)
+            loss = staged.pipelined.step(given, rng, training=True, scale=scale)
         self._sum_tied()
         for copy, earlier in zip(copies, before, strict=True):
             if earlier is not None and copy.grad is not None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]  # not in its stub
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor import DTensor
 
 
@@ -83,6 +84,17 @@ def forget_meshes() -> None:
     for function in clear:
         if function is not None:
             function()
+
+
+class SettledStage(PipelineStage):
+    """A stage whose shapes are given, so that no trial run is made.
+
+    ``PipelineStage._post_metadata_inference_cleanup`` clears the gradients of FSDP2's parameters, as those of a trial
+    run, whenever a schedule begins or changes between evaluation and training: those of earlier steps would be lost.
+    """
+
+    def _post_metadata_inference_cleanup(self) -> None:
+        """Nothing was inferred."""
 
 
 def spec_of(held: DTensor) -> Any:

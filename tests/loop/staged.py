@@ -10,10 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 import autopar
 from autopar.runtime.module import ParallelModule
-from tests.harness import refusal
 from tests.loop.halves import HALF, SMALL
 from tests.loop.restarts import FAIR, optimizer, train
-from tests.modes.networks import made as dropped
 from tests.parity.processes import Case
 
 OPTIONS: dict[str, Any] = {"num_microbatches": 2, "schedule": "1f1b"}
@@ -62,7 +60,6 @@ def run() -> dict[str, Any]:
     states.append(_state(staged, steps))
     found["more"].append(train(staged, steps, part, 2))
     found["same"] = [_same(states[0], state) for state in states]
-    found["dropout"] = _refusal()
     return found
 
 
@@ -78,15 +75,6 @@ def _load(model: ParallelModule, steps: torch.optim.Optimizer, state: dict[str, 
 def _same(first: Any, second: Any) -> bool:
     pairs = zip(tree_leaves(first), tree_leaves(second), strict=True)
     return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
-
-
-def _refusal() -> str:
-    model, inputs = dropped("gpt2")
-    made = autopar.parallelize(model, inputs, mesh={"pp": 2}, profile=FAIR, **OPTIONS)
-    part = made.shard_inputs(inputs)
-    told = refusal(made.eval_step, **part)
-    made.train_step(**part)
-    return told
 
 
 def scaled() -> dict[str, Any]:

@@ -77,14 +77,14 @@ class Always(nn.Module):
         return F.mse_loss(self.down(F.dropout(self.up(x), 0.5)), target)
 
 
-def _rows(width: int) -> dict[str, Tensor]:
+def rows(width: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(8, 4, 16, generator=generator, dtype=D)
     return {"x": x, "target": torch.randn(8, 4, width, generator=generator, dtype=D)}
 
 
 def _depth() -> tuple[nn.Module, Any]:
-    return Depth(), _rows(8)
+    return Depth(), rows(8)
 
 
 def _gpt2() -> tuple[nn.Module, Any]:
@@ -103,7 +103,7 @@ def _resnet() -> tuple[nn.Module, Any]:
 NETWORKS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     "gpt2": _gpt2, "gpt2 without dropout": lambda: (gpt2(), inputs("gpt2")), "bert": _bert,
     "batch norm": lambda: state_network("residual"), "resnet": _resnet, "depth": _depth,
-    "always": lambda: (Always(), _rows(16)), "scaled": lambda: (Scaled(), _rows(16)),
+    "always": lambda: (Always(), rows(16)), "scaled": lambda: (Scaled(), rows(16)),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from autopar.ir.errors import IRError, UnsupportedError, UsageError
 from autopar.ir.pipeline import Mark
 from autopar.ir.program import Program
 from autopar.ir.verify import verify
+from autopar.passes.other_stages import cut_alike
 from autopar.passes.pipelining import Shape, Unit, arrange, shapes
 from autopar.passes.stages import belongs, cut, dependence, even_marks, live_for, placed
 from tests.lowered import pricing_of
@@ -48,6 +50,35 @@ def test_stages_are_the_program(case: Case, stages: int) -> None:
     calls = sum(int(str(n.attr("count"))) for s in made for n in s.program.graph.nodes if n.target == "call")
     assert calls == sum(int(str(n.attr("count"))) for n in whole.nodes if n.target == "call")
     assert {p.fqn for s in made for p in s.program.parameters} == {p.fqn for p in program.parameters}
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_program_paired_with_itself_is_cut_where_it_was(case: Case, stages: int) -> None:
+    program = program_of(case)
+    marks = even_marks(program, stages)
+    names = [[p.fqn for p in stage.program.parameters] for stage in cut(program, marks)]
+    made = cut_alike(program, marks, program, ())
+    assert [[p.fqn for p in stage.program.parameters] for stage in made] == names
+    assert [_calls(stage.program) for stage in made] == [_calls(stage.program) for stage in cut(program, marks)]
+
+
+def test_a_stage_never_begins_inside_of_a_call() -> None:
+    """Marks of a program without blocks, in the middle of a layer, are no places of the one with blocks."""
+    folded = program_of(CASES[0])
+    apart = program_of(replace(CASES[0], folded=False))
+    assert apart.loss is not None
+    nodes = live_for(apart.graph, apart.loss).nodes
+    depends = dependence(nodes)
+    inside = [n for n in nodes if n.source.startswith("transformer.h.1.mlp") and belongs(n, depends)]
+    mark = Mark(inside[1].results[0].name)
+    with pytest.raises(UnsupportedError, match="stage 1 would begin inside of a layer"):
+        cut_alike(apart, [mark], folded, ())
+    assert len(cut_alike(apart, [mark], apart, ())) == 2
+
+
+def _calls(program: Program) -> list[int]:
+    return [int(str(node.attr("count"))) for node in program.graph.nodes if node.target == "call"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

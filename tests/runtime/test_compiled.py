@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -13,7 +14,9 @@ from torch._dynamo.utils import counters
 
 import autopar
 from autopar.runtime.parity import compare
+from tests.families.measure import PROFILE
 from tests.harness import each, run_processes
+from tests.models import gpt2, inputs
 from tests.randomness.processes import Run, trained
 from tests.runtime import trained as by_hand
 
@@ -88,6 +91,24 @@ def test_collectives_are_in_the_compiled_graph() -> None:
     for found in run_processes(2, communicates, {"tp": 2}):
         assert found["graphs"] == 1
         assert any("autograd_function_apply" in call or "all_reduce" in call for call in found["calls"])
+
+
+def warned(recompute: str, compile: str | bool) -> list[str]:
+    """What ``parallelize`` says of the recomputation, and how its blocks are then recomputed."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        autopar.parallelize(
+            gpt2(), inputs("gpt2"), mesh={"tp": 2}, profile=PROFILE, recompute=recompute, compile=compile
+        )
+    return [str(entry.message) for entry in told if "recomputation" in str(entry.message)]
+
+
+def test_a_plan_that_recomputes_selectively_says_that_compiled_blocks_do_not() -> None:
+    cases: list[tuple[str, str | bool]] = [("selective", "aot_eager"), ("selective", False), ("full", "aot_eager")]
+    first, second = run_processes(2, each, [(warned, case) for case in cases])
+    assert [len(told) for told in first] == [1, 0, 0]
+    assert "so recomputed in full" in first[0][0]
+    assert second == [[], [], []]
 
 
 @pytest.mark.slow
