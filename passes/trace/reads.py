@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import os
 import sys
 import sysconfig
@@ -208,11 +209,15 @@ def _watching() -> Iterator[None]:
     nn.Module.__getattribute__ = reading  # type: ignore[method-assign, assignment]
     nn.Module.__setattr__ = writing  # type: ignore[method-assign]
     nn.Module.__delattr__ = deleting  # type: ignore[method-assign]
+    collects = gc.isenabled()
+    gc.disable()  # what a collection runs is no part of the call
     sys.setprofile(called)
     try:
         yield
     finally:
         sys.setprofile(None)
+        if collects:
+            gc.enable()
         del nn.Module.__getattribute__
         nn.Module.__setattr__ = write  # type: ignore[method-assign]
         nn.Module.__delattr__ = delete  # type: ignore[method-assign]

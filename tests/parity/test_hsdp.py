@@ -34,17 +34,32 @@ def two() -> dict[str, Any]:
 
 @functools.cache
 def four() -> list[list[Any]]:
-    work: list[Any] = [(processes.train, (case,)) for case in CASES]
+    """Results by rank of the first case, a run that is saved and one that goes on."""
+    work: list[Any] = [(processes.train, (CASES[0],))]
     work += [(restarts.saved, (SAVED,)), (restarts.resumed, (SAVED, restarts.as_bytes(two())))]
     return harness.run_processes(4, harness.each, work, timeout_s=280)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@functools.cache
+def others() -> list[list[Any]]:
+    return harness.run_processes(4, harness.each, [(processes.train, (case,)) for case in CASES[1:]], timeout_s=280)
+
+
+def found_by_rank(case: Case) -> list[Any]:
+    at = CASES.index(case)
+    return [found[at - 1] for found in others()] if at else [found[0] for found in four()]
+
+
+each_case = pytest.mark.parametrize(
+    "case", [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case != CASES[0])) for case in CASES]
+)
+
+
+@each_case
 def test_training_is_that_of_one_device(case: Case) -> None:
     """Losses, gradients after two accumulated steps, clipped norm, parameters after training, the plain forward's."""
     wanted = processes.expected(Case(model=case.model, mesh=None))
-    for by_case in four():
-        found = by_case[CASES.index(case)]
+    for found in found_by_rank(case):
         for at, (loss, single) in enumerate(zip(found["losses"], wanted["losses"], strict=True)):
             compare({"loss": loss}, {"loss": single}, tol=1e-10, what=f"loss of step {at // ACCUMULATED}")
         for what in ("gradients", "state"):
@@ -53,11 +68,10 @@ def test_training_is_that_of_one_device(case: Case) -> None:
         compare(found["forward"]["gradients"], wanted["forward"]["gradients"], tol=1e-10, what="plain forward")
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each_case
 def test_what_a_device_keeps_is_what_the_plan_says(case: Case) -> None:
     """Halves of what is cut inside nodes, quarters of what is cut over all; bytes as in the plan's memory."""
-    for by_case in four():
-        found = by_case[CASES.index(case)]
+    for found in found_by_rank(case):
         assert any(inside == {"dp": 2} for inside in found["hsdp"].values()), "nothing to test"
         kept = sum(8 * mine for mine, _ in found["kept"].values())
         assert kept == pytest.approx(found["planned parameter bytes"], rel=0.02)

@@ -82,7 +82,7 @@ def test_what_crosses_groups_does_so_once_a_step() -> None:
         assert {kind for kind, size in counts if size == 4} == {"all_reduce"}  # the loss
 
 
-@pytest.mark.parametrize("fault", ["too early", "not at all"])
+@pytest.mark.parametrize("fault", ["too early", pytest.param("not at all", marks=pytest.mark.slow)])
 def test_gradients_that_are_not_added_up_among_copies_are_found(fault: str, expected: dict[str, Any]) -> None:
     """The comparison that the other tests make fails where the runtime is broken on purpose."""
     for rank in run_processes(4, hybrid.broken, {**PAIRS, "zero": 3, "microbatches": 2}, fault):

@@ -27,7 +27,7 @@ def planned(**options: Any) -> Plan:
 
 def test_the_peak_is_within_every_budget_down_to_the_least() -> None:
     found: list[tuple[int, Plan | InfeasibleError]] = []
-    for megabytes in range(340, 100, -24):
+    for megabytes in range(340, 100, -60):
         try:
             plan = planned(
                 memory_budget=f"{megabytes}MB", num_microbatches=2, mixed_precision="bf16",

@@ -94,7 +94,12 @@ def same(once: Traced, every: Traced) -> None:
     assert once.parameters == every.parameters
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+QUICK = ("gpt2", "llama", "gemma3", "bert", "t5", "vit", "resnet", "nn.Transformer", "mamba", "bloom")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
+)
 def test_families_give_the_graph_of_a_whole_trace(name: str, repeated: Callable[..., int]) -> None:
     family = FAMILIES[name]
     model, batch = family.build(), family.batch()
