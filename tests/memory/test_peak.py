@@ -33,17 +33,14 @@ def test_the_peak_is_as_planned(case: Case) -> None:
 
 
 @functools.cache
-def hybrid(*, slow: bool) -> list[dict[str, Any]]:
-    work = [(measure, (case,)) for case in (HYBRID[1:] if slow else HYBRID[:1])]
-    return list(run_processes(4, each, work, timeout_s=900)[0])
+def hybrid() -> list[dict[str, Any]]:
+    return list(run_processes(4, each, [(measure, (case,)) for case in HYBRID], timeout_s=900)[0])
 
 
-@pytest.mark.parametrize(
-    "case", [HYBRID[0], *(pytest.param(case, marks=pytest.mark.slow) for case in HYBRID[1:])], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", HYBRID, ids=str)
 def test_a_part_among_the_devices_of_a_node_is_what_each_of_them_holds(case: Case) -> None:
-    at = HYBRID.index(case)
-    report = hybrid(slow=at > 0)[max(0, at - 1)]
+    report = hybrid()[HYBRID.index(case)]
     assert report["hsdp"]["block0"] == {"dp": 2}
     assert report["planned"] == pytest.approx(report["measured"], rel=TOLERANCE), report["parts"]
 

@@ -36,6 +36,7 @@ def saved(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_plan_of_more_devices_is_tried_on_fewer(saved, capsys):
     assert main(["verify", saved, GPT2, "--nproc", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -61,6 +62,7 @@ def test_a_loss_function_and_a_factory_may_be_given():
     assert (dict(found.mesh), found.gradients, found.tolerance) == ({"tp": 2}, 4, 1e-10)
 
 
+@pytest.mark.slow
 def test_mixed_precision_is_verified_in_double():
     plan = autopar.plan(tiny_bert().float(), inputs("bert"), cluster="1x2xCPU", mesh={"tp": 2}, profile=FAIR,
                         mixed_precision="bf16")  # fmt: skip
@@ -84,6 +86,7 @@ def test_inputs_on_meta_are_refused(saved, capsys):
     assert "give example inputs that are real tensors" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_no_collective_of_that_number_is_a_usage_error(plan):
     with pytest.raises(UsageError, match="sums over devices; there is no number 999"):
         verified(Given(*tiny_gpt2()), plan, nproc=2, drop=999)
