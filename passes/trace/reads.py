@@ -135,13 +135,15 @@ def _is_users_own(value: Any) -> bool:
 
 @functools.cache
 def _effects(code: CodeType) -> tuple[str, tuple[str, ...]]:
-    """Why running ``code`` does more than compute, else empty; and the global names that it loads."""
+    """Why a call that runs ``code`` is not to be repeated, else empty; and the global names that it loads."""
     loads: dict[str, None] = {}
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
             loads[str(step.argval)] = None
         elif step.opname in _STORES or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
             return f"{code.co_qualname} writes {step.argval}", ()
+        elif step.opname == "IMPORT_NAME":  # what is read of the module would not be seen
+            return f"{code.co_qualname} imports {step.argval}", ()
     return "", tuple(loads)
 
 

@@ -108,7 +108,7 @@ class Repeats:
             patched.setdefault(owner, vars(owner)["forward"])
         try:
             for owner, forward in patched.items():
-                owner.forward = self._wrapped(owner, forward)  # type: ignore[attr-defined]
+                owner.forward = self._wrapped(forward)  # type: ignore[attr-defined]
             yield
         finally:
             for owner, forward in patched.items():
@@ -116,7 +116,7 @@ class Repeats:
             for leader in itertools.chain(*self._leaders.values()):
                 _results.pop(leader.site, None)
 
-    def _wrapped(self, owner: type, forward: FunctionType) -> Callable[..., Any]:
+    def _wrapped(self, forward: FunctionType) -> Callable[..., Any]:
         @functools.wraps(forward)
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             key = id(state_of(module))

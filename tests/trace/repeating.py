@@ -111,6 +111,15 @@ class ReadsState(Block):
         return super().forward(x) * STATE.scale
 
 
+class Imports(Block):
+    """Reads what another turn of the model changes, through a module that it imports."""
+
+    def forward(self, x: Tensor) -> Any:
+        from tests.trace import repeating
+
+        return super().forward(x) * repeating.STATE.scale
+
+
 class ScaledTurns(Stack):
     """Changes an object that the blocks read."""
 
