@@ -94,10 +94,9 @@ def stored_parameters(traced: Traced) -> Mapping[str, StoredParameter]:
 def find_plan(readied: Readied, arguments: Arguments) -> tuple[Plan, Program]:
     """Search and lower. Raises InfeasibleError, LimitReachedError, UsageError."""
     start = time.perf_counter()
-    model = readied.model
-    found = search(model, arguments.cluster, arguments.profile, arguments.limits(), progress=arguments.progress)
+    found = search(readied.model, arguments.cluster, arguments.profile, arguments.limits(), progress=arguments.progress)
     after_solve = time.perf_counter()
-    conversions = Conversions(found.pricing)
+    model, conversions = found.model, Conversions(found.pricing)
     marks = positions(model.graph, model.rules, model.settings.inputs)
     assignment = place_outputs(model, found.assignment, marks, conversions)
     program = lower(model, assignment, conversions, found.microbatches)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autopar.ir.mesh import Mesh
 from autopar.passes.assignment import Assignment
-from autopar.passes.build import Encoded
+from autopar.passes.build import Encoded, Model
 from autopar.passes.pipelining import Arrangement, Shape
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import Solution
@@ -31,10 +31,11 @@ class Limits:
 class Found:
     """The best plan and what was proven about all others. ``complete``: no candidate was left out.
 
-    ``mesh`` is that of a stage where there is a ``pipeline``, ``full`` that of all processes; ``objective_ns`` is the
-    time of the whole step.
+    ``model`` has the modes that the schedule leaves it. ``mesh`` is that of a stage where there is a ``pipeline``,
+    ``full`` that of all processes; ``objective_ns`` is the time of the whole step.
     """
 
+    model: Model
     mesh: Mesh
     full: Mesh
     objective_ns: int

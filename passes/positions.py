@@ -63,12 +63,14 @@ def instantiate_rules(graph: Graph) -> dict[tuple[str, str], NodeRule]:
 class Positions:
     """``marks[graph, value][dim]`` and, for each node, ``factors[graph, node][factor]``: sorted marks.
 
-    ``uneven``: factors of each node that an axis may cut into padded parts.
+    ``uneven``: factors of each node that an axis may cut into padded parts. ``inner``: whether an axis is offered a
+    minor factor where it may have the major one in front of it: a larger axis may have that one alone.
     """
 
     marks: Mapping[tuple[str, str], tuple[tuple[Mark, ...], ...]]
     factors: Mapping[tuple[str, str], Mapping[str, tuple[Mark, ...]]]
     uneven: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    inner: bool = False
 
     def has(self, graph: str, value: str, label: str) -> bool:
         return any(mark[0] == label for dim in self.marks[graph, value] for mark in dim)

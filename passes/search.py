@@ -1,86 +1,50 @@
-"""The whole search: meshes and microbatches outside, everything else by elimination inside.
+"""The whole search: meshes, pipelines and microbatches outside, everything else by elimination inside.
 
-Every mesh is bounded with memory ignored, then the best bound is solved first until no bound is below the
-best objective. More microbatches never cost less time in the built-in cost model (every price is a start
+Every outer choice is bounded with memory ignored, cheaply first; the best bound is worked out next, until no bound is
+below the best objective. More microbatches never cost less time in the built-in cost model (every price is a start
 plus a rate), so their number grows only where memory costs time; a profile with its own functions gets
 every number tried.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from autopar.cost_model import Cluster, CostProfile, Group, axis_groups, optimizer_state_bytes
+from autopar.cost_model import Cluster, CostProfile, optimizer_state_bytes
 from autopar.ir.errors import InfeasibleError, LimitReachedError, UnsupportedError
 from autopar.ir.mesh import Mesh
-from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.ir.program import Parameter, Program
 from autopar.passes.assignment import Assignment, decode
-from autopar.passes.build import Encoded, Model, build
-from autopar.passes.candidate import with_time
-from autopar.passes.candidates import (
-    MIXED_AXIS,
-    fitting,
-    microbatch_counts,
-    mixed_meshes,
-    pinned_meshes,
-    pipeline_places,
-    searched_meshes,
-    with_pipeline,
-)
+from autopar.passes.bounds import Bounds
+from autopar.passes.build import Encoded, Model
 from autopar.passes.conversions import Conversions
 from autopar.passes.found import Found, Limits
 from autopar.passes.lower import lower
 from autopar.passes.memory import Placed, walked
+from autopar.passes.outer import Candidate, Rung, outer_candidates
 from autopar.passes.outputs import place_outputs
-from autopar.passes.pipelining import Arrangement, Shape, arrange, shapes
-from autopar.passes.positions import Positions, positions
+from autopar.passes.pipelining import Arrangement, Shape, arrange
+from autopar.passes.positions import positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import Solution, solve
 from autopar.passes.stage_account import copies_bytes
 from autopar.passes.uniform import uniform
 from autopar.passes.units import units_of
 
-UNLIMITED_BYTES = 10**15
-# Axes bound to the batch or to parameters make plans that are easier to read: one that is bound to nothing must be
-# faster by this factor. What it could have gained counts in the gap.
-MIXED_PAYS = 0.99
 # Leaner placements that are tried for one candidate before it is taken not to fit.
 LEANER = 8
-# The axis whose meshes are bounded by it alone: its problems are the largest, and it is the innermost.
-FLOOR_AXIS = "tp"
+# A candidate that may be faster than the best by this factor is worked out at once.
+DIVE = 1.01
 WIDEST = 8  # bytes of an element at most
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Candidate:
-    """One mesh with a number of microbatches; ``bound_ns`` holds for it and for all larger numbers.
-
-    ``full``: the mesh of all processes, which has the pipeline's axis besides.
-    ``handicap``: what its times are multiplied with when they are compared; ``scale``: what the time of all work on
-    one place is multiplied with to be that of the step. ``loose``: the bound is one that was cheap to have.
-    """
-
-    bound_ns: int
-    mesh: Mesh
-    count: int
-    more: tuple[int, ...]
-    full: Mesh
-    handicap: float = 1.0
-    shape: Shape | None = None
-    loose: bool = False
-
-    @property
-    def scale(self) -> float:
-        return 1.0 if self.shape is None else self.shape.stretch / self.shape.places
 
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    candidate: _Candidate
+    candidate: Candidate
     solution: Solution
     encoded: Encoded
     pricing: Pricing
@@ -90,170 +54,129 @@ class _Best:
 
 @dataclass(eq=False)
 class _Search:
-    model: Model
-    cluster: Cluster
-    profile: CostProfile
+    bounds: Bounds
     limits: Limits
-    found: Positions
     progress: Callable[[str], None]
     started: float = field(default_factory=time.monotonic)
     best_ns: float = 0.0  # of the best, with its handicap
     best: _Best | None = None
     closest: tuple[Solution, Mesh, int] | None = None
-    refused: UnsupportedError | InfeasibleError | None = None
-    evaluations: int = 0
-    candidates: int = 0
+    encoded: dict[Candidate, tuple[Encoded, Pricing]] = field(default_factory=dict)
     complete: bool = True
-    bounds: list[int] = field(default_factory=list)
-    floors: dict[tuple[Group, int], int] = field(default_factory=dict)
+    proven: list[int] = field(default_factory=list)
 
-    def encode(
-        self, mesh: Mesh, full: Mesh, count: int, *, live: int = 1, ample: bool = False
-    ) -> tuple[Encoded, Pricing] | None:
-        """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
-        self.candidates += 1
-        groups = axis_groups(full.axes, self.cluster)
-        pricing = Pricing(
-            mesh=with_time(mesh, count), cluster=self.cluster, profile=self.profile, groups=groups
-        )
-        try:
-            return build(self.model, self.found, pricing, count, live=live, ample=ample), pricing
-        except (UnsupportedError, InfeasibleError) as error:
-            self.refused = error
-            return None
+    def _promising(self, candidate: Candidate) -> bool:
+        """Whether a candidate may be better by so much that finding out now saves work on others."""
+        return self.best is None or candidate.rank[0] * DIVE < self.best_ns
 
-    def floored(self, mesh: Mesh, counts: tuple[int, ...]) -> _Candidate | None:
-        """The first number of microbatches with a bound from the innermost axis alone; None where there is none.
+    def settle(self, candidate: Candidate) -> tuple[Candidate | None, int | None]:
+        """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means.
 
-        Let one device do the work of all that differ in the other axes: it takes at most as many times as long, since
-        every price is a start plus a rate. So the mesh of the innermost axis bounds all meshes that end in it.
+        Returns it with its new bound if it may still become better, and what bounds more microbatches, None if these
+        do no better.
         """
-        axis, size = mesh.axes[-1]
-        profile = self.profile
-        if axis != FLOOR_AXIS or len(mesh.axes) == 1 or self.model.settings.constraints:
-            return None
-        if profile.has_compute_hook or profile.has_collective_hook:
-            return None
-        key = axis_groups(mesh.axes, self.cluster)[axis], counts[0]
-        if key not in self.floors:
-            alone = self.bounded(Mesh(((axis, size),)), counts[:1], mesh)
-            self.floors[key] = 0 if alone is None else alone.bound_ns
-        floor = self.floors[key] // (self.cluster.world_size // size)
-        return _Candidate(bound_ns=floor, mesh=mesh, count=counts[0], more=counts[1:], full=mesh, loose=True)
-
-    def bounded(
-        self, mesh: Mesh, counts: tuple[int, ...], full: Mesh, shape: Shape | None = None
-    ) -> _Candidate | None:
-        """The first number of microbatches with its bound, memory ignored."""
-        encoded = self.encode(mesh, full, counts[0], ample=True)
+        thorough = candidate.rung == Rung.LIMITED
+        encoded = self.encoded.pop(candidate, None) or self.bounds.encode(candidate, None)
         if encoded is None:
-            return None
-        free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
-        self.evaluations += free.evaluations
-        if not free.found:
-            self.refused = UnsupportedError(
-                f"no placement is legal on mesh({mesh}) with {counts[0]} microbatch(es): some value is needed in a "
-                "layout that nothing leads to, such as of the whole batch while only a microbatch is at hand"
-            )
-            return None
-        handicap = 1 / MIXED_PAYS if self.limits.mesh is None and MIXED_AXIS in mesh.names else 1.0
-        return _Candidate(
-            bound_ns=free.bound_ns, mesh=mesh, count=counts[0], more=counts[1:], full=full, handicap=handicap,
-            shape=shape,
-        )  # fmt: skip
-
-    def settle(self, candidate: _Candidate) -> bool:
-        """Solve one candidate under the memory limit; True if more microbatches may do better."""
-        encoded = self.encode(candidate.mesh, candidate.full, candidate.count)
-        if encoded is None:
-            return False
+            return None, None
         problem, budget = encoded[0].problem, self.limits.memory_bytes
         above = int(self.best_ns / candidate.handicap) if self.best else None
+        bound, done = 0, thorough
         for attempt in range(LEANER):
-            solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=1)
-            if solution.status == "feasible" and (above is None or solution.objective_ns <= above):
+            solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=int(thorough))
+            self.bounds.evaluations += solution.evaluations
+            if thorough and solution.status == "feasible" and (above is None or solution.objective_ns <= above):
                 solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=2)
-            self.evaluations += solution.evaluations
-            if attempt == 0 and solution.status not in ("infeasible", "unknown"):
-                self.bounds.append(solution.bound_ns)
+                self.bounds.evaluations += solution.evaluations
+            if attempt == 0:
+                bound = 0 if solution.status in ("infeasible", "unknown") else solution.bound_ns
+                done = done or solution.status in ("optimal", "dominated", "infeasible")
             fits = (
                 solution.found
                 and solution.status in ("optimal", "feasible", "dominated")
                 and solution.bytes <= budget
             )
-            over = self.peak(encoded, candidate.count, solution) - self.limits.memory_bytes if solution.found else 0
+            over = self.peak(encoded, candidate, solution) - self.limits.memory_bytes if solution.found else 0
             if not fits or over <= 0:
                 break
             budget, fits = solution.bytes - over, False  # the sum is too small by what the walk finds
+            if not done:
+                break
         if over > 0:
             solution = replace(solution, bytes=self.limits.memory_bytes + over)
         if fits and (above is None or solution.objective_ns < above):
             self._take(candidate, _Best(candidate, solution, *encoded, solution.objective_ns))
         if self.closest is None or solution.bytes < self.closest[0].bytes:
             self.closest = solution, candidate.mesh, candidate.count
-        return not (fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns)
+        last = fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns
+        more = None if last else solution.free_bound_ns
+        if done:
+            self.proven += [bound] if bound else []
+            return None, more
+        again = replace(candidate, rung=Rung.LIMITED, bound_ns=max(bound, candidate.bound_ns), more=())
+        self.encoded[again] = encoded
+        return again, more
 
-    def peak(self, encoded: tuple[Encoded, Pricing], count: int, solution: Solution) -> int:
+    def peak(self, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution) -> int:
         """Most bytes that are held at once. The solver's sum leaves out what is sent of the root's gradients."""
-        (problem, pricing), graph = encoded, self.model.graph
-        sent = sum(node.result.type.numel * WIDEST for node in graph.sources("param"))
+        (problem, pricing), model = encoded, self.bounds.model_for(candidate.schedule)
+        sent = sum(node.result.type.numel * WIDEST for node in model.graph.sources("param"))
         if solution.bytes + sent <= self.limits.memory_bytes:
             return solution.bytes
-        assignment, program = self._lowered(problem, pricing, count, solution)
+        assignment, program = self._lowered(encoded, candidate, solution)
         placed = Placed(
-            encoded=problem, solution=solution, assignment=assignment, pricing=pricing, microbatches=count
+            encoded=problem, solution=solution, assignment=assignment, pricing=pricing, microbatches=candidate.count
         )
-        return max(solution.bytes, sum(walked(self.model, placed, program).values()))
+        return max(solution.bytes, sum(walked(model, placed, program).values()))
 
     def _lowered(
-        self, encoded: Encoded, pricing: Pricing, count: int, solution: Solution
+        self, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution
     ) -> tuple[Assignment, Program]:
+        (problem, pricing), model = encoded, self.bounds.model_for(candidate.schedule)
         conversions = Conversions(pricing)
-        decoded = decode(self.model, encoded, solution, pricing.mesh)
-        assignment = place_outputs(self.model, decoded, self.found, conversions)
-        return assignment, lower(self.model, assignment, conversions, count)
+        decoded = decode(model, problem, solution, pricing.mesh)
+        assignment = place_outputs(model, decoded, self.bounds.positions, conversions)
+        return assignment, lower(model, assignment, conversions, candidate.count)
 
-    def settle_pipeline(self, candidate: _Candidate, shape: Shape) -> None:
+    def settle_pipeline(self, candidate: Candidate, shape: Shape) -> None:
         """Place the model for one stage's devices within the memory of all stages, then cut it.
 
         Every call is taken to hold as many microbatches as the first stage does. A cut that does not fit asks for a
         leaner placement. What is proven is the bound without memory.
         """
-        self.bounds.append(int(candidate.bound_ns * candidate.scale))
-        made = [
-            self.encode(candidate.mesh, candidate.full, candidate.count, live=n) for n in (shape.most_live, 0, 1)
-        ]
+        self.proven.append(int(candidate.step_bound_ns))
+        made = [self.bounds.encode(candidate, shape.schedule, live=n) for n in (shape.most_live, 0, 1)]
         if made[0] is None or made[1] is None or made[2] is None:
             return
-        (encoded, pricing), (lean, _), (full, _) = made[0], made[1], made[2]
-        budget = self.limits.memory_bytes * shape.places
+        encoded, (lean, _), (full, _) = made[0], made[1], made[2]
+        model, budget = self.bounds.model_for(shape.schedule), self.limits.memory_bytes * shape.places
         for _ in range(LEANER):
-            solution = solve(encoded.problem, memory_bytes=budget, effort=1)
-            self.evaluations += solution.evaluations
+            solution = solve(encoded[0].problem, memory_bytes=budget, effort=1)
+            self.bounds.evaluations += solution.evaluations
             if not solution.found or solution.bytes > budget:
                 self._near(candidate, shape, solution)
                 return
-            solution = uniform(encoded.problem, solution, budget)
-            _, program = self._lowered(encoded, pricing, candidate.count, solution)
+            solution = uniform(encoded[0].problem, solution, budget)
+            _, program = self._lowered(encoded, candidate, solution)
             calls = sum(count for node in lean.calls if isinstance(count := node.attr("count"), int))
-            units = units_of(self.model, program, solution, lean, full, anywhere=calls < shape.stages)
-            cut = arrange(units, shape, pricing, self.limits.memory_bytes)
+            units = units_of(model, program, solution, lean, full, anywhere=calls < shape.stages)
+            cut = arrange(units, shape, encoded[1], self.limits.memory_bytes)
             if cut is not None:
                 copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
                 cut = replace(cut, bytes=tuple(a + b for a, b in zip(cut.bytes, copies, strict=True)))
             if cut is not None and max(cut.bytes) <= self.limits.memory_bytes:
-                if self.best is None or cut.objective_ns < self.best_ns:
-                    self._take(candidate, _Best(candidate, solution, encoded, pricing, cut.objective_ns, cut))
+                if self.best is None or cut.objective_ns * candidate.handicap < self.best_ns:
+                    self._take(candidate, _Best(candidate, solution, *encoded, cut.objective_ns, cut))
                 return
             if len(units) < shape.stages:
-                self.refused = UnsupportedError(
+                self.bounds.refused = UnsupportedError(
                     f"{shape.stages} pipeline stages, but the model has only {len(units)} parts to cut it into"
                 )
                 return
             self._near(candidate, shape, solution)
             budget = int(min(budget, solution.bytes) * 0.93)
 
-    def _near(self, candidate: _Candidate, shape: Shape, solution: Solution) -> None:
+    def _near(self, candidate: Candidate, shape: Shape, solution: Solution) -> None:
         """Remember a placement that did not fit, by what it needs of one place."""
         share = replace(
             solution, bytes=-(-solution.bytes // shape.places), least_bytes=solution.least_bytes // shape.places
@@ -262,36 +185,42 @@ class _Search:
             self.closest = share, candidate.full, candidate.count
 
     def _state_bytes(self, parameter: Parameter) -> int:
-        local = parameter.layout.local_shape(parameter.type.shape)
-        return optimizer_state_bytes(self.model.settings.optimizer, local, parameter.type.dtype, self.profile)
+        local, settings = parameter.layout.local_shape(parameter.type.shape), self.bounds.model.settings
+        return optimizer_state_bytes(settings.optimizer, local, parameter.type.dtype, self.bounds.profile)
 
-    def _take(self, candidate: _Candidate, best: _Best) -> None:
+    def _take(self, candidate: Candidate, best: _Best) -> None:
         self.best, self.best_ns = best, best.objective_ns * candidate.handicap
         self.progress(f"mesh({candidate.full}) × {candidate.count}: {best.objective_ns / 1e9:.4g} s")
 
-    def run(self, candidates: list[_Candidate], *, hooked: bool) -> None:
+    def run(self, candidates: list[Candidate], *, hooked: bool) -> None:
         """Best bound first; ends when no bound is below the best objective."""
-        waiting = list(candidates)
+        waiting = [(candidate.rank, number, candidate) for number, candidate in enumerate(candidates)]
+        heapq.heapify(waiting)
+        numbers = itertools.count(len(waiting))
+
+        def wait(candidate: Candidate | None) -> None:
+            if candidate is not None:
+                heapq.heappush(waiting, (candidate.rank, next(numbers), candidate))
+
         while waiting:
-            waiting.sort(key=lambda c: (c.bound_ns * c.scale * c.handicap, c.full.axes, c.count))
-            candidate = waiting.pop(0)
+            candidate = heapq.heappop(waiting)[2]
             if self.best is not None:
                 late = time.monotonic() - self.started > self.limits.time_limit_s
-                if candidate.bound_ns * candidate.scale * candidate.handicap >= self.best_ns or late:
+                if candidate.rank[0] >= self.best_ns or late:
                     self.complete = not late
-                    self.bounds += [int(left.bound_ns * left.scale) for left in (candidate, *waiting)]
+                    self.proven += [int(left.step_bound_ns) for left in (candidate, *(c for *_, c in waiting))]
                     return
-            if candidate.loose:
-                tight = self.bounded(candidate.mesh, (candidate.count, *candidate.more), candidate.full)
-                waiting += [] if tight is None else [tight]
-                continue
-            if candidate.shape is not None:
+            if candidate.rung < Rung.OWN:
+                wait(self.bounds.raised(candidate))
+            elif candidate.shape is not None:
                 self.settle_pipeline(candidate, candidate.shape)
-                continue
-            if (self.settle(candidate) or hooked) and candidate.more:
-                larger = self.bounded(candidate.mesh, candidate.more, candidate.full)
-                if larger is not None:
-                    waiting.append(larger)
+            else:
+                again, more = self.settle(candidate)
+                if again is not None and candidate.rung == Rung.OWN and self._promising(again):
+                    again, _ = self.settle(again)
+                wait(again)
+                if more is not None or hooked:
+                    wait(_with_more(candidate, more or 0, hooked=hooked))
 
 
 def search(
@@ -303,33 +232,11 @@ def search(
     Raises InfeasibleError with what is needed against what there is, LimitReachedError if the time ran out
     before any plan was found, UnsupportedError naming the node where the arguments leave no legal placement.
     """
-    inputs = model.settings.inputs
-    state = _Search(model, cluster, profile, limits, positions(model.graph, model.rules, inputs), progress)
-    batch, sequence = _extents(model)
-    pinned = limits.mesh or {}
-    found = []
-    for places in pipeline_places(pinned, cluster.world_size):
-        world = cluster.world_size // places
-        tried = pinned_meshes(pinned, world) if limits.mesh is not None else itertools.chain(
-            searched_meshes(world, batch or 1, sequence), mixed_meshes(world, batch or 1)
-        )  # fmt: skip
-        for mesh in fitting(tried, batch, sequence, limits.microbatches):
-            counts = (
-                microbatch_counts(batch or 1, mesh.size("dp") * mesh.size(MIXED_AXIS))
-                if limits.microbatches is None
-                else (limits.microbatches,)
-            )
-            if places == 1:
-                floored = state.floored(mesh, counts) if limits.mesh is None else None
-                found.append(floored or state.bounded(mesh, counts, mesh))
-                continue
-            full = with_pipeline(mesh, tuple(pinned), places)
-            found += [
-                state.bounded(mesh, (shape.microbatches,), full, shape)
-                for shape in shapes(limits.schedule, places, counts, strict=pinned.get(PIPELINE_AXIS) == places)
-            ]
-    known = [candidate for candidate in found if candidate is not None]
-    state.run(known, hooked=profile.has_compute_hook or profile.has_collective_hook)
+    marks = positions(model.graph, model.rules, model.settings.inputs)
+    bounds = Bounds(model=model, cluster=cluster, profile=profile, positions=marks, searched=limits.mesh is None)
+    state = _Search(bounds, limits, progress)
+    candidates = outer_candidates(limits, cluster.world_size, *_extents(model))
+    state.run(candidates, hooked=profile.has_compute_hook or profile.has_collective_hook)
     if state.best is None:
         raise _failure(state)
     best = state.best
@@ -337,16 +244,28 @@ def search(
     objective_ns = best.objective_ns
     if best.cut is None:
         alike = uniform(best.encoded.problem, solution, limits.memory_bytes)
-        if state.peak((best.encoded, best.pricing), candidate.count, alike) <= limits.memory_bytes:
+        if state.peak((best.encoded, best.pricing), candidate, alike) <= limits.memory_bytes:
             solution, objective_ns = alike, alike.objective_ns
+    planned = bounds.model_for(candidate.schedule)
     return Found(
-        mesh=candidate.mesh, full=candidate.full, objective_ns=objective_ns,
+        model=planned, mesh=candidate.mesh, full=candidate.full, objective_ns=objective_ns,
         pipeline=None if best.cut is None or candidate.shape is None else (candidate.shape, best.cut),
         microbatches=candidate.count, pricing=best.pricing, encoded=best.encoded, solution=solution,
-        assignment=decode(model, best.encoded, solution, best.pricing.mesh),
-        bound_ns=min(*state.bounds, objective_ns), complete=state.complete, evaluations=state.evaluations,
-        candidates=state.candidates, variables=solution.variables,
+        assignment=decode(planned, best.encoded, solution, best.pricing.mesh),
+        bound_ns=min(*state.proven, objective_ns), complete=state.complete, evaluations=bounds.evaluations,
+        candidates=bounds.problems, variables=solution.variables,
     )  # fmt: skip
+
+
+def _with_more(candidate: Candidate, bound_ns: int, *, hooked: bool) -> Candidate | None:
+    """With more microbatches, which never cost less time unless prices are the user's own; None if there are none."""
+    if not candidate.more:
+        return None
+    first, *more = candidate.more
+    larger = replace(candidate, count=first, more=tuple(more))
+    if hooked:
+        return replace(larger, rung=Rung.FEWEST, bound_ns=0)
+    return replace(larger, bound_ns=max(larger.bound_ns, bound_ns))
 
 
 def _extents(model: Model) -> tuple[int | None, int | None]:
@@ -359,7 +278,7 @@ def _extents(model: Model) -> tuple[int | None, int | None]:
 
 def _failure(state: _Search) -> Exception:
     if state.closest is None:
-        return state.refused or LimitReachedError("the time limit ended the search before any plan was found")
+        return state.bounds.refused or LimitReachedError("the time limit ended the search before any plan was found")
     solution, mesh, count = state.closest
     budget = state.limits.memory_bytes
     if solution.status == "unknown":

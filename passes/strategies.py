@@ -98,7 +98,7 @@ def _axis_choices(
     can_be_partial: Sequence[frozenset[str]],
 ) -> list[Choice]:
     offered = {f: found.offered(key, f, rule.sizes[f], axis, size) for f in rule.choosable()}
-    hidden = _behind_others(rule, {f for f, at in offered.items() if 1 in at})
+    hidden = set() if found.inner else _behind_others(rule, {f for f, at in offered.items() if 1 in at})
     chosen = [
         Choice(f, at)
         for f, ats in offered.items() if f not in hidden

@@ -41,6 +41,19 @@ class _Tied(torch.autograd.Function):
         return None, None
 
 
+class _Left(torch.autograd.Function):
+    """A value as it is, in a tensor of its own: torch's split backward detaches what a stage returned in place, and
+    operations of the stage may have saved it for the gradients of their parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Any:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0]
+
+
 def arriving(received: Sequence[Tensor], dtypes: Sequence[str]) -> list[Tensor]:
     """Values of the stage before, as the program knows them."""
     found = [value.bool() if dtype == "bool" else value for value, dtype in zip(received, dtypes, strict=False)]
@@ -60,11 +73,15 @@ def leaving(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def _leaving(value: Tensor) -> Tensor:
     value = value.to(torch.uint8) if value.dtype == torch.bool else value
     value = value.contiguous()
-    if torch.is_grad_enabled() and value.is_floating_point() and not value.requires_grad:
+    if not (torch.is_grad_enabled() and value.is_floating_point()):
+        return value
+    made: Tensor
+    if value.requires_grad:
+        made = _Left.apply(value)  # type: ignore[no-untyped-call]
+    else:
         anchor = torch.zeros((), dtype=value.dtype, device=value.device, requires_grad=True)
-        made: Tensor = _Tied.apply(value, anchor)  # type: ignore[no-untyped-call]
-        return made
-    return value
+        made = _Tied.apply(value, anchor)  # type: ignore[no-untyped-call]
+    return made
 
 
 def received_like(stage: Stage) -> tuple[Tensor, ...]:

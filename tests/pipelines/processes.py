@@ -26,9 +26,11 @@ torch.set_num_threads(1)
 DEEP = 5
 
 
-def deep(name: str, build: Callable[..., nn.Module], tolerance: float, **changes: Any) -> Family:
+def deep(
+    name: str, build: Callable[..., nn.Module], tolerance: float, layers: int = DEEP, **changes: Any
+) -> Family:
     batch = models.inputs(build.__name__)
-    return Family(name=name, build=lambda: build(DEEP, **changes), batch=lambda: batch, tolerance=tolerance)
+    return Family(name=name, build=lambda: build(layers, **changes), batch=lambda: batch, tolerance=tolerance)
 
 
 MODELS: dict[str, Family] = {
@@ -36,6 +38,7 @@ MODELS: dict[str, Family] = {
     "deep gpt2": deep("deep gpt2", models.gpt2, 1e-10),
     "deep llama": deep("deep llama", models.llama, 1e-6),
     "dropout": deep("dropout", models.gpt2, 1e-10, resid_pdrop=0.2),
+    "shallow dropout": deep("shallow dropout", models.gpt2, 1e-10, 2, embd_pdrop=0.1, resid_pdrop=0.1, attn_pdrop=0.1),
 }
 
 

@@ -99,13 +99,23 @@ DRAWING = [
     ),
 ]  # fmt: skip
 
+# Cut inside of layers, where what is sent is also saved for the gradients of the stage that sends it.
+INSIDE = [
+    Case(family="shallow dropout", mesh={"dp": 2}),
+    *(
+        Case(family="shallow dropout", mesh={"pp": 2}, options={"recompute": "none", "schedule": schedule})
+        for schedule in ("1f1b", "interleaved", "zero_bubble")
+    ),
+]
+
 
 @pytest.mark.slow
-def test_stages_draw_what_any_other_plan_draws() -> None:
+@pytest.mark.parametrize("drawing", [DRAWING, INSIDE], ids=["between layers", "inside of layers"])
+def test_stages_draw_what_any_other_plan_draws(drawing: list[Case]) -> None:
     """Dropout, recomputed too: losses and gradients of every schedule are those of data parallelism."""
-    work = [(processes.drawn, (case,)) for case in DRAWING]
+    work = [(processes.drawn, (case,)) for case in drawing]
     first, *others = harness.run_processes(2, harness.each, work, timeout_s=280)[0]
-    for case, found in zip(DRAWING[1:], others, strict=True):
+    for case, found in zip(drawing[1:], others, strict=True):
         assert case.options["recompute"] in found["recompute"]
         for step, (loss, wanted) in enumerate(zip(found["losses"], first["losses"], strict=True)):
             compare({"loss": loss}, {"loss": wanted}, tol=1e-10, what=f"{case}: loss of step {step}")

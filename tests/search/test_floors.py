@@ -1,15 +1,16 @@
-"""A mesh's bound from its innermost axis alone is no more than its own, so that no better plan is left out."""
+"""Cheap bounds of an outer choice are no more than its own, so that no better plan is left out."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import autopar
-from autopar.ir.mesh import Mesh
 from autopar.models import resolve
 from autopar.passes import search
+from autopar.passes.outer import Candidate, Rung
 
 MODELS = ("gpt2", "llama3-8b", "bert-large", "t5-large", "vit-large")
 CLUSTERS = ("2x4xH100-SXM", "2x4xV100-SXM2-32GB@32Gb/s")
@@ -17,18 +18,21 @@ CASES = [(model, cluster, 32) for model in MODELS for cluster in CLUSTERS] + [("
 
 
 def floors(monkeypatch: pytest.MonkeyPatch, name: str, cluster: str, batch: int) -> list[tuple[str, int, int]]:
-    """Mesh, floor and bound of every mesh that has a floor."""
+    """Outer choice, cheap bound and own bound, of every one that has a cheap bound."""
     found = []
-    original = search._Search.floored
 
-    def floored(self: Any, mesh: Mesh, counts: tuple[int, ...]) -> Any:
-        candidate = original(self, mesh, counts)
-        tight = None if candidate is None else self.bounded(mesh, counts, mesh)
-        if candidate is not None and tight is not None:
-            found.append((str(mesh), candidate.bound_ns, tight.bound_ns))
-        return candidate
+    def run(self: Any, candidates: list[Candidate], *, hooked: bool) -> None:
+        for candidate in candidates:
+            cheap = candidate
+            while cheap.rung < Rung.FEWEST:
+                cheap = self.bounds.raised(cheap)
+            own = self.bounds.raised(replace(candidate, rung=Rung.FEWEST))
+            if own is not None:
+                found.append((f"{cheap.full} {cheap.schedule} × {cheap.count}", cheap.bound_ns, own.bound_ns))
+        original(self, candidates, hooked=hooked)
 
-    monkeypatch.setattr(search._Search, "floored", floored)
+    original = search._Search.run
+    monkeypatch.setattr(search._Search, "run", run)
     length = None if name == "vit-large" else 128
     model = resolve(f"zoo:{name}", batch_size=batch, seq_len=length, layers=2)
     precision = None if "V100" in cluster else "bf16"

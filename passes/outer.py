@@ -1,0 +1,115 @@
+"""The outer choices of a search: meshes, pipelines, schedules and numbers of microbatches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from autopar.ir.mesh import Mesh
+from autopar.ir.pipeline import PIPELINE_AXIS
+from autopar.passes.candidates import (
+    MIXED_AXIS,
+    fitting,
+    microbatch_counts,
+    mixed_meshes,
+    pinned_meshes,
+    pipeline_places,
+    searched_meshes,
+    with_pipeline,
+)
+from autopar.passes.found import Limits
+from autopar.passes.pipelining import Shape, shapes
+
+# Axes bound to the batch or to parameters make plans that are easier to read: one that is bound to nothing must be
+# faster by this factor. What it could have gained counts in the gap.
+MIXED_PAYS = 0.99
+
+
+class Rung(IntEnum):
+    """What a candidate's bound comes from, each tighter and dearer than the one before."""
+
+    NOTHING = 0
+    DEVICE = 1  # one device doing everything
+    PRIME = 2  # the fewest devices along one of its axes
+    AXIS = 3  # the innermost axis alone
+    FEWEST = 4  # a pipeline's mesh with the fewest microbatches
+    OWN = 5  # itself, memory ignored
+    LIMITED = 6  # itself, within memory
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """One mesh with a number of microbatches; ``bound_ns`` holds for it and for all larger numbers (``more``).
+
+    ``full``: the mesh of all processes, which has the pipeline's axis besides. ``handicap``: what its times are
+    multiplied with when they are compared. ``fewest``: microbatches that its mesh may have. ``bound_ns`` is the time of
+    all work on the devices of one stage.
+    """
+
+    mesh: Mesh
+    full: Mesh
+    count: int
+    fewest: int
+    more: tuple[int, ...] = ()
+    handicap: float = 1.0
+    shape: Shape | None = None
+    bound_ns: int = 0
+    rung: Rung = Rung.NOTHING
+
+    @property
+    def schedule(self) -> str | None:
+        return None if self.shape is None else self.shape.schedule
+
+    @property
+    def step_bound_ns(self) -> float:
+        """Bound on the time of a step."""
+        return self.bound_ns * (1.0 if self.shape is None else self.shape.stretch / self.shape.places)
+
+    @property
+    def rank(self) -> tuple[float, tuple[tuple[str, int], ...], int, str]:
+        """What comes first in the search."""
+        return self.step_bound_ns * self.handicap, self.full.axes, self.count, self.schedule or ""
+
+
+def outer_candidates(
+    limits: Limits, world_size: int, batch: int | None, sequence: int | None
+) -> list[Candidate]:
+    """Every outer choice within the limits, none of them bounded yet.
+
+    Raises UsageError where ``limits.mesh`` fits nothing.
+    """
+    pinned = limits.mesh
+    found: list[Candidate] = []
+    for places in pipeline_places(pinned or {}, world_size):
+        for mesh in _meshes(pinned, world_size // places, batch, sequence, limits.microbatches):
+            counts = (
+                microbatch_counts(batch or 1, mesh.size("dp") * mesh.size(MIXED_AXIS))
+                if limits.microbatches is None
+                else (limits.microbatches,)
+            )
+            found += _of_mesh(mesh, limits, places, counts)
+    return found
+
+
+def _meshes(
+    pinned: Mapping[str, int] | None, world: int, batch: int | None, sequence: int | None, microbatches: int | None
+) -> list[Mesh]:
+    if pinned is not None:
+        return fitting(pinned_meshes(pinned, world), batch, sequence, microbatches)
+    tried = itertools.chain(searched_meshes(world, batch or 1, sequence), mixed_meshes(world, batch or 1))
+    return fitting(tried, batch, sequence, microbatches)
+
+
+def _of_mesh(mesh: Mesh, limits: Limits, places: int, counts: tuple[int, ...]) -> Iterator[Candidate]:
+    pinned = limits.mesh or {}
+    if places == 1:
+        handicap = 1 / MIXED_PAYS if limits.mesh is None and MIXED_AXIS in mesh.names else 1.0
+        yield Candidate(mesh=mesh, full=mesh, count=counts[0], more=counts[1:], handicap=handicap, fewest=counts[0])
+        return
+    full = with_pipeline(mesh, tuple(pinned), places)
+    known = shapes(limits.schedule, places, counts, strict=pinned.get(PIPELINE_AXIS) == places)
+    fewest = min((shape.microbatches for shape in known), default=1)
+    for shape in known:
+        yield Candidate(mesh=mesh, full=full, count=shape.microbatches, shape=shape, fewest=fewest)
