@@ -44,7 +44,7 @@ def memory(model: Model, found: Found, program: Program) -> tuple[tuple[int, ...
     shape, cut_at = found.pipeline
     own = ParameterBytes()
     for parameter in largest_place(program, cut_at, shape):
-        own += _bytes(model, placed, program, parameter)
+        own += parameter_parts(model, placed, program, parameter)
     parts = {
         "parameters": own.parameter, "gradients": max(own.before, own.gradient), "optimizer": own.state,
         "copies": own.copy, "transient": own.sent,
@@ -56,7 +56,7 @@ def walked(model: Model, found: Placed, program: Program) -> dict[str, int]:
     """Bytes by what they are for when they are most, where there is no pipeline."""
     by_group: dict[str, ParameterBytes] = {}
     for parameter in program.parameters:
-        size = _bytes(model, found, program, parameter)
+        size = parameter_parts(model, found, program, parameter)
         by_group[parameter.group] = by_group.get(parameter.group, ParameterBytes()) + size
     problem, solution = found.encoded.problem, found.solution
     calls = []
@@ -67,7 +67,8 @@ def walked(model: Model, found: Placed, program: Program) -> dict[str, int]:
     return peak(_held(problem.root, solution.root, by_group.get(""), root=True), calls)
 
 
-def _bytes(model: Model, found: Placed, program: Program, parameter: Parameter) -> ParameterBytes:
+def parameter_parts(model: Model, found: Placed, program: Program, parameter: Parameter) -> ParameterBytes:
+    """What a device holds of one parameter."""
     local = parameter.layout.local_shape(parameter.type.shape)
     whole = TensorType(parameter.type.dtype, local).nbytes
     used = TensorType(parameter.compute_dtype, local).nbytes

@@ -15,7 +15,7 @@ def patterns(named: Mapping[str, V]) -> dict[str, V]:
     """
     groups: dict[str, list[str]] = {}
     for name in named:
-        groups.setdefault(_starred(name), []).append(name)
+        groups.setdefault(starred(name), []).append(name)
     found: dict[str, V] = {}
     for pattern, members in groups.items():
         values = [named[name] for name in members]
@@ -26,5 +26,6 @@ def patterns(named: Mapping[str, V]) -> dict[str, V]:
     return found
 
 
-def _starred(name: str) -> str:
+def starred(name: str) -> str:
+    """The pattern that a name and those of equal layers have in common."""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))

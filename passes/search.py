@@ -15,11 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from autopar.cost_model import Cluster, CostProfile, optimizer_state_bytes
-from autopar.ir.errors import InfeasibleError, LimitReachedError, UnsupportedError
-from autopar.ir.mesh import Mesh
+from autopar.ir.errors import LimitReachedError, UnsupportedError
 from autopar.ir.program import Parameter, Program
 from autopar.passes.assignment import Assignment, decode
-from autopar.passes.bounds import Bounds
+from autopar.passes.bounds import UNLIMITED_BYTES, Bounds
 from autopar.passes.build import Encoded, Model
 from autopar.passes.conversions import Conversions
 from autopar.passes.found import Found, Limits
@@ -30,6 +29,7 @@ from autopar.passes.outputs import place_outputs
 from autopar.passes.pipelining import Arrangement, Shape, arrange
 from autopar.passes.positions import positions
 from autopar.passes.pricing import Pricing
+from autopar.passes.shortfall import Closest, floor_bytes, shortfall
 from autopar.passes.solve import Solution, solve
 from autopar.passes.stage_account import copies_bytes
 from autopar.passes.uniform import uniform
@@ -60,7 +60,9 @@ class _Search:
     started: float = field(default_factory=time.monotonic)
     best_ns: float = 0.0  # of the best, with its handicap
     best: _Best | None = None
-    closest: tuple[Solution, Mesh, int] | None = None
+    closest: Closest | None = None
+    least_bytes: int = UNLIMITED_BYTES  # that any plan was proven to need
+    hopeless: bool = False  # parameters alone are too many
     encoded: dict[Candidate, tuple[Encoded, Pricing]] = field(default_factory=dict)
     complete: bool = True
     proven: list[int] = field(default_factory=list)
@@ -106,8 +108,7 @@ class _Search:
             solution = replace(solution, bytes=self.limits.memory_bytes + over)
         if fits and (above is None or solution.objective_ns < above):
             self._take(candidate, _Best(candidate, solution, *encoded, solution.objective_ns))
-        if self.closest is None or solution.bytes < self.closest[0].bytes:
-            self.closest = solution, candidate.mesh, candidate.count
+        self._near(Closest(candidate, solution, *encoded, solution.bytes), solution.least_bytes)
         last = fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns
         more = None if last else solution.free_bound_ns
         if done:
@@ -154,7 +155,7 @@ class _Search:
             solution = solve(encoded[0].problem, memory_bytes=budget, effort=1)
             self.bounds.evaluations += solution.evaluations
             if not solution.found or solution.bytes > budget:
-                self._near(candidate, shape, solution)
+                self._near_pipeline(candidate, shape, solution, encoded)
                 return
             solution = uniform(encoded[0].problem, solution, budget)
             _, program = self._lowered(encoded, candidate, solution)
@@ -173,16 +174,20 @@ class _Search:
                     f"{shape.stages} pipeline stages, but the model has only {len(units)} parts to cut it into"
                 )
                 return
-            self._near(candidate, shape, solution)
+            self._near_pipeline(candidate, shape, solution, encoded)
             budget = int(min(budget, solution.bytes) * 0.93)
 
-    def _near(self, candidate: Candidate, shape: Shape, solution: Solution) -> None:
+    def _near(self, found: Closest, least_bytes: int) -> None:
         """Remember a placement that did not fit, by what it needs of one place."""
-        share = replace(
-            solution, bytes=-(-solution.bytes // shape.places), least_bytes=solution.least_bytes // shape.places
-        )
-        if self.closest is None or share.bytes < self.closest[0].bytes:
-            self.closest = share, candidate.full, candidate.count
+        self.least_bytes = min(self.least_bytes, least_bytes)
+        if self.closest is None or found.bytes < self.closest.bytes:
+            self.closest = found
+
+    def _near_pipeline(
+        self, candidate: Candidate, shape: Shape, solution: Solution, encoded: tuple[Encoded, Pricing]
+    ) -> None:
+        share = -(-solution.bytes // shape.places)
+        self._near(Closest(candidate, solution, *encoded, share), solution.least_bytes // shape.places)
 
     def _state_bytes(self, parameter: Parameter) -> int:
         local, settings = parameter.layout.local_shape(parameter.type.shape), self.bounds.model.settings
@@ -190,7 +195,36 @@ class _Search:
 
     def _take(self, candidate: Candidate, best: _Best) -> None:
         self.best, self.best_ns = best, best.objective_ns * candidate.handicap
-        self.progress(f"mesh({candidate.full}) × {candidate.count}: {best.objective_ns / 1e9:.4g} s")
+
+    def _tell(self, candidate: Candidate, left: int) -> None:
+        """How far the search is, about to look into ``candidate``, of least bound."""
+        best = "no plan yet"
+        if self.best is not None:
+            best = f"best {self.best.objective_ns / 1e9:.4g} s by mesh({self.best.candidate.full})"
+        self.progress(
+            f"{self.bounds.problems} problems worked out, {left} candidates left, {best}, bound "
+            f"{candidate.step_bound_ns / 1e9:.4g} s"
+        )
+
+    def failure(self) -> Exception:
+        """Why there is no plan."""
+        budget, closest = self.limits.memory_bytes, self.closest
+        if closest is None:
+            return self.bounds.refused or LimitReachedError(
+                "the time limit ended the search before any plan was found"
+            )
+        if closest.solution.status == "unknown":
+            return LimitReachedError(
+                f"no plan was found within the limits of effort; closest was mesh({closest.candidate.full}) at "
+                f"{closest.bytes / 1e9:.4g} GB a device, {budget / 1e9:.4g} GB may be used: raise the memory budget"
+            )
+        model, encoded = self.bounds.model_for(closest.candidate.schedule), (closest.encoded, closest.pricing)
+        assignment, program = self._lowered(encoded, closest.candidate, closest.solution)
+        placed = Placed(
+            encoded=closest.encoded, solution=closest.solution, assignment=assignment, pricing=closest.pricing,
+            microbatches=closest.candidate.count,
+        )  # fmt: skip
+        return shortfall(model, closest, placed, program, max(self.least_bytes, budget + 1), budget)
 
     def run(self, candidates: list[Candidate], *, hooked: bool) -> None:
         """Best bound first; ends when no bound is below the best objective."""
@@ -204,12 +238,14 @@ class _Search:
 
         while waiting:
             candidate = heapq.heappop(waiting)[2]
-            if self.best is not None:
-                late = time.monotonic() - self.started > self.limits.time_limit_s
-                if candidate.rank[0] >= self.best_ns or late:
-                    self.complete = not late
-                    self.proven += [int(left.step_bound_ns) for left in (candidate, *(c for *_, c in waiting))]
-                    return
+            self._tell(candidate, len(waiting) + 1)
+            late = time.monotonic() - self.started > self.limits.time_limit_s
+            if self.hopeless and self.closest is not None:
+                return
+            if self.best is not None and (candidate.rank[0] >= self.best_ns or late):
+                self.complete = not late
+                self.proven += [int(left.step_bound_ns) for left in (candidate, *(c for *_, c in waiting))]
+                return
             if candidate.rung < Rung.OWN:
                 wait(self.bounds.raised(candidate))
             elif candidate.shape is not None:
@@ -235,10 +271,13 @@ def search(
     marks = positions(model.graph, model.rules, model.settings.inputs)
     bounds = Bounds(model=model, cluster=cluster, profile=profile, positions=marks, searched=limits.mesh is None)
     state = _Search(bounds, limits, progress)
+    floor = floor_bytes(model, cluster.world_size, profile)
+    if floor > limits.memory_bytes:
+        state.hopeless, state.least_bytes = True, floor
     candidates = outer_candidates(limits, cluster.world_size, *_extents(model))
     state.run(candidates, hooked=profile.has_compute_hook or profile.has_collective_hook)
     if state.best is None:
-        raise _failure(state)
+        raise state.failure()
     best = state.best
     solution, candidate = best.solution, best.candidate
     objective_ns = best.objective_ns
@@ -274,25 +313,3 @@ def _extents(model: Model) -> tuple[int | None, int | None]:
     dims = [(shapes[name], dim) for name, dim in model.settings.inputs.items() if name in shapes]
     batch = next((shape[b] for shape, (b, _) in dims if b is not None), None)
     return batch, next((shape[s] for shape, (_, s) in dims if s is not None), None)
-
-
-def _failure(state: _Search) -> Exception:
-    if state.closest is None:
-        return state.bounds.refused or LimitReachedError("the time limit ended the search before any plan was found")
-    solution, mesh, count = state.closest
-    budget = state.limits.memory_bytes
-    if solution.status == "unknown":
-        return LimitReachedError(
-            f"no plan was found within the limits of effort for mesh({mesh}); raise the memory budget"
-        )
-    needed = max(solution.least_bytes, budget + 1)
-    return InfeasibleError(
-        f"every plan needs more than {needed / 1e9:.4g} GB on each device, "
-        f"{budget / 1e9:.4g} GB may be used.\n"
-        f"  closest: mesh({mesh}) with {count} microbatch(es) at {solution.bytes / 1e9:.4g} GB\n"
-        f"  what fits: --memory-budget {-(-solution.bytes // 10**6)}MB, more devices, or an optimizer with less state",
-        details={
-            "needed_bytes": needed, "budget_bytes": budget, "mesh": dict(mesh.axes), "num_microbatches": count,
-            "fits_bytes": solution.bytes,
-        },
-    )  # fmt: skip

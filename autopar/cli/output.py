@@ -8,8 +8,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +64,16 @@ def shown_as_notes() -> Iterator[None]:
         yield
 
 
-def progress(text: str) -> AbstractContextManager[object]:
-    """Show that work goes on, on a terminal only."""
+@contextlib.contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Show that work goes on, on a terminal only; what is given to the result is shown behind ``text``."""
     if not sys.stderr.isatty():
-        return contextlib.nullcontext()
-    return stderr().status(text)
+        yield lambda _: None
+        return
+    from rich.markup import escape
+
+    with stderr().status(text) as status:
+        yield lambda more: status.update(f"{text}: {escape(more)}")
 
 
 def print_json(document: Any) -> None:

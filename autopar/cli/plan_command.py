@@ -74,8 +74,8 @@ def plan(
             else api.split(rule.pattern, dim=rule.dim, axis=rule.axis)
             for rule in constraints
         )
-        with progress(f"searching a plan for {model} on {arguments['cluster']}"):
-            made = api.plan(found.model, found.example_inputs, name=found.name, **arguments)
+        with progress(f"searching a plan for {model} on {arguments['cluster']}") as say:
+            made = api.plan(found.model, found.example_inputs, name=found.name, progress=say, **arguments)
     if output is not None:
         write_atomic(output, made.to_bytes())
         note(f"saved {output}")

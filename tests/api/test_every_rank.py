@@ -29,9 +29,9 @@ NCCL_DTYPES = {
 }  # fmt: skip
 # Minutes: 64 ranks on two cores.
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
-NORMAL = [pytest.param(4, SEARCHED, id="searched-4-layers"), pytest.param(2, TWO_AXES, id="dp8-tp8-2-layers")]
 PLANS = [
-    *NORMAL,
+    pytest.param(2, TWO_AXES, id="dp8-tp8-2-layers"),
+    pytest.param(4, SEARCHED, marks=SLOW, id="searched-4-layers"),
     pytest.param(32, SEARCHED, marks=SLOW, id="searched-32-layers"),
 ]
 # One group of each axis of dp 8 × tp 8 meets in rank 0.

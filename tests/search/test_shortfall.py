@@ -1,0 +1,51 @@
+"""Where nothing fits: what is needed at least, and the largest tensors of the closest plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import autopar
+from autopar.errors import InfeasibleError
+from autopar.ir.plan import Plan
+
+LAYERS, DEVICES = 4, 4
+
+
+def model() -> transformers.LlamaForCausalLM:
+    config = transformers.LlamaConfig(
+        vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=LAYERS, num_attention_heads=4,
+        num_key_value_heads=4, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return transformers.LlamaForCausalLM(config)
+
+
+def planned(budget: int, **options: Any) -> Plan:
+    tokens = torch.zeros(8, 64, dtype=torch.int64, device="meta")
+    batch = {"input_ids": tokens, "labels": tokens}
+    return autopar.plan(model(), batch, cluster=f"1x{DEVICES}xH100-SXM", memory_budget=budget, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"mesh": {"dp": 4}, "zero": 0, "num_microbatches": 2}], ids=["free", "copies"])
+def test_a_refusal_names_needs_and_largest_tensors(options: dict[str, Any]) -> None:
+    held = 16 * sum(p.numel() for p in model().parameters()) // DEVICES  # float32 AdamW, cut over all
+    budget = held - 1 if not options else 2 * held
+    with pytest.raises(InfeasibleError) as refusal:
+        planned(budget, **options)
+    details: dict[str, Any] = dict(refusal.value.details)
+    assert budget < details["needed_bytes"] <= details["fits_bytes"]
+    largest = details["largest"]
+    assert any("model.layers.*.mlp" in what and f"×{LAYERS}" in what for what in largest)
+    assert any("lm_head" in what for what in largest)
+    assert all(what in str(refusal.value) for what in largest)
+
+
+def test_no_plan_holds_less_than_what_every_plan_is_said_to_need() -> None:
+    with pytest.raises(InfeasibleError) as refusal:
+        planned(1000)
+    needed = int(str(refusal.value.details["needed_bytes"]))
+    assert max(planned(10**9, mesh={"dp": 4}, zero=3, recompute="full").memory.peak_bytes) >= needed
