@@ -28,7 +28,7 @@ def test_every_option_reaches_the_keyword_of_its_name(cli, api):
     words = "--mesh dp=2 --memory-budget 60GiB --optimizer sgd --mixed-precision bf16 --num-microbatches 2"
     words += " --schedule 1F1B --zero 3 --recompute full --rng fast --time-limit 2min"
     assert cli(*PLAN, *words.split()).code == 0
-    kwargs = {key: api.keywords[key] for key in api.keywords if key not in ("cluster", "profile", "name")}
+    kwargs = {key: api.keywords[key] for key in api.keywords if key not in ("cluster", "profile", "name", "progress")}
     assert kwargs == {
         "mesh": {"dp": 2},
         "memory_budget": 60 * 2**30,

@@ -44,6 +44,13 @@ def test_a_refusal_names_needs_and_largest_tensors(options: dict[str, Any]) -> N
     assert all(what in str(refusal.value) for what in largest)
 
 
+def test_a_search_says_how_far_it_is() -> None:
+    told: list[str] = []
+    plan = planned(10**9, progress=told.append)
+    assert "no plan yet" in told[0] and all("candidates left" in line for line in told)
+    assert f"best {plan.objective_s:.4g} s" in told[-1]
+
+
 def test_no_plan_holds_less_than_what_every_plan_is_said_to_need() -> None:
     with pytest.raises(InfeasibleError) as refusal:
         planned(1000)
