@@ -67,3 +67,9 @@ def test_random_models_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) 
         print(f"{seed - first} cases: {len(outcomes) - refused} right, {refused} refused, {len(wrong)} wrong")
     assert not wrong, "\n\n".join(wrong)
     assert len(outcomes) > 2 * refused
+
+
+def test_a_gradient_that_is_noise_on_one_device_too_is_not_held_against_a_plan() -> None:
+    """Saturated attention: its gradient is 0 but for rounding, of which a loss of 10^8 leaves much."""
+    outcome = run_case(186202767)
+    assert not outcome.refused

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from autopar.ir.errors import UnsupportedError
+from autopar.ir.errors import UnsupportedError, VerificationError
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import Program
 from autopar.passes.assignment import decode
@@ -27,6 +28,8 @@ from tests.parity.shuffled import shuffled
 
 # Sums of numbers near 1 in float64 differ by as much in another order; a saturated model's gradients are smaller.
 NOISE = 1e-14
+# Another order of sums may change a gradient by so many times what the last bit of the parameters does.
+SHAKEN = 4
 
 
 def simulated(
@@ -65,6 +68,32 @@ def simulated(
     return program, simulate(program, dict(batch), {key: tensor.detach() for key, tensor in state.items()})
 
 
+def shaken(model: nn.Module, batch: Mapping[str, Tensor], times: int = 3) -> dict[str, float]:
+    """How much each gradient changes where parameters change in their last bit: no order of sums keeps more digits."""
+    rng = torch.Generator().manual_seed(0)
+    exact = _gradients(model, batch)
+    most = dict.fromkeys(exact, 0.0)
+    for _ in range(times):
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                bits = torch.randint(-1, 2, parameter.shape, generator=rng).to(parameter.dtype)
+                parameter.mul_(1 + torch.finfo(parameter.dtype).eps * bits)
+        for name, gradient in _gradients(other, batch).items():
+            most[name] = max(most[name], float((gradient - exact[name]).abs().max()))
+    return most
+
+
+def _gradients(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    model.zero_grad()
+    result = model(**batch)
+    (result if isinstance(result, Tensor) else result.loss).backward()
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+    }
+
+
 def check_against_torch(found: Simulated, model: nn.Module, batch: Mapping[str, Tensor], tolerance: float) -> None:
     """Raise VerificationError where the loss or a gradient is not that of one device."""
     model.zero_grad()
@@ -82,4 +111,12 @@ def check_against_torch(found: Simulated, model: nn.Module, batch: Mapping[str, 
         name: wanted[name] if float((got - wanted[name]).abs().max()) <= NOISE else got  # NaN is no noise
         for name, got in found.gradients.items()
     }
-    compare(settled, wanted, tol=tolerance, what="gradients")
+    try:
+        compare(settled, wanted, tol=tolerance, what="gradients")
+    except VerificationError:  # or is it the model that has no such digits?
+        noise = shaken(model, batch)
+        near = {
+            name: wanted[name] if float((got - wanted[name]).abs().max()) <= SHAKEN * noise[name] else got
+            for name, got in settled.items()
+        }
+        compare(near, wanted, tol=tolerance, what="gradients")
