@@ -76,8 +76,7 @@ class Bounds:
             model = self.model_for(schedule)
             return build(model, replace(self.positions, inner=inner), pricing, count, live=live, ample=ample), pricing
         except (UnsupportedError, InfeasibleError) as error:
-            if candidate.shape is None or self.refused is None:
-                self.refused = error
+            self._refuse(candidate, error)
             return None
 
     def raised(self, candidate: Candidate) -> Candidate | None:
@@ -139,10 +138,13 @@ class Bounds:
         self.evaluations += free.evaluations
         if free.found:
             return free.bound_ns
-        if candidate.shape is None or self.refused is None:
-            self.refused = UnsupportedError(
-                f"no placement is legal on mesh({candidate.mesh}) with {candidate.count} microbatch(es): some value "
-                "is needed in a layout that nothing leads to, such as of the whole batch while only a microbatch is at "
-                "hand"
-            )
+        self._refuse(candidate, UnsupportedError(
+            f"no placement is legal on mesh({candidate.mesh}) with {candidate.count} microbatch(es): some value is "
+            "needed in a layout that nothing leads to, such as of the whole batch while only a microbatch is at hand"
+        ))  # fmt: skip
         return None
+
+    def _refuse(self, candidate: Candidate, error: UnsupportedError | InfeasibleError) -> None:
+        """Remember why there is no such placement; of a pipeline only where nothing else was refused."""
+        if candidate.shape is None or self.refused is None:
+            self.refused = error

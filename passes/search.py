@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from autopar.cost_model import Cluster, CostProfile, optimizer_state_bytes
 from autopar.ir.errors import LimitReachedError, UnsupportedError
 from autopar.ir.program import Parameter, Program
-from autopar.passes.assignment import Assignment, decode
+from autopar.passes.assignment import decode
 from autopar.passes.bounds import UNLIMITED_BYTES, Bounds
 from autopar.passes.build import Encoded, Model
 from autopar.passes.conversions import Conversions
@@ -83,7 +83,7 @@ class _Search:
             return None, None
         problem, budget = encoded[0].problem, self.limits.memory_bytes
         above = int(self.best_ns / candidate.handicap) if self.best else None
-        bound, done = 0, thorough
+        bound, done, ruled_out = 0, thorough, False
         for attempt in range(LEANER):
             solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=int(thorough))
             self.bounds.evaluations += solution.evaluations
@@ -91,7 +91,8 @@ class _Search:
                 solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=2)
                 self.bounds.evaluations += solution.evaluations
             if attempt == 0:
-                bound = 0 if solution.status in ("infeasible", "unknown") else solution.bound_ns
+                bound = solution.bound_ns if solution.status != "unknown" else candidate.bound_ns
+                ruled_out = solution.status == "infeasible"
                 done = done or solution.status in ("optimal", "dominated", "infeasible")
             fits = (
                 solution.found
@@ -102,7 +103,8 @@ class _Search:
             if not fits or over <= 0:
                 break
             budget, fits = solution.bytes - over, False  # the sum is too small by what the walk finds
-            if not done:
+            if not thorough:
+                done = False
                 break
         if over > 0:
             solution = replace(solution, bytes=self.limits.memory_bytes + over)
@@ -112,7 +114,7 @@ class _Search:
         last = fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns
         more = None if last else solution.free_bound_ns
         if done:
-            self.proven += [bound] if bound else []
+            self.proven += [] if ruled_out else [bound]
             return None, more
         again = replace(candidate, rung=Rung.LIMITED, bound_ns=max(bound, candidate.bound_ns), more=())
         self.encoded[again] = encoded
@@ -120,24 +122,25 @@ class _Search:
 
     def peak(self, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution) -> int:
         """Most bytes that are held at once. The solver's sum leaves out what is sent of the root's gradients."""
-        (problem, pricing), model = encoded, self.bounds.model_for(candidate.schedule)
+        model = self.bounds.model_for(candidate.schedule)
         sent = sum(node.result.type.numel * WIDEST for node in model.graph.sources("param"))
         if solution.bytes + sent <= self.limits.memory_bytes:
             return solution.bytes
-        assignment, program = self._lowered(encoded, candidate, solution)
-        placed = Placed(
-            encoded=problem, solution=solution, assignment=assignment, pricing=pricing, microbatches=candidate.count
-        )
+        placed, program = self._placed(encoded, candidate, solution)
         return max(solution.bytes, sum(walked(model, placed, program).values()))
 
-    def _lowered(
+    def _placed(
         self, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution
-    ) -> tuple[Assignment, Program]:
-        (problem, pricing), model = encoded, self.bounds.model_for(candidate.schedule)
+    ) -> tuple[Placed, Program]:
+        """What a solution means, and its program."""
+        (problem, pricing), model, count = encoded, self.bounds.model_for(candidate.schedule), candidate.count
         conversions = Conversions(pricing)
         decoded = decode(model, problem, solution, pricing.mesh)
         assignment = place_outputs(model, decoded, self.bounds.positions, conversions)
-        return assignment, lower(model, assignment, conversions, candidate.count)
+        placed = Placed(
+            encoded=problem, solution=solution, assignment=assignment, pricing=pricing, microbatches=count
+        )
+        return placed, lower(model, assignment, conversions, count)
 
     def settle_pipeline(self, candidate: Candidate, shape: Shape) -> None:
         """Place the model for one stage's devices within the memory of all stages, then cut it.
@@ -158,7 +161,7 @@ class _Search:
                 self._near_pipeline(candidate, shape, solution, encoded)
                 return
             solution = uniform(encoded[0].problem, solution, budget)
-            _, program = self._lowered(encoded, candidate, solution)
+            _, program = self._placed(encoded, candidate, solution)
             calls = sum(count for node in lean.calls if isinstance(count := node.attr("count"), int))
             units = units_of(model, program, solution, lean, full, anywhere=calls < shape.stages)
             cut = arrange(units, shape, encoded[1], self.limits.memory_bytes)
@@ -219,11 +222,7 @@ class _Search:
                 f"{closest.bytes / 1e9:.4g} GB a device, {budget / 1e9:.4g} GB may be used: raise the memory budget"
             )
         model, encoded = self.bounds.model_for(closest.candidate.schedule), (closest.encoded, closest.pricing)
-        assignment, program = self._lowered(encoded, closest.candidate, closest.solution)
-        placed = Placed(
-            encoded=closest.encoded, solution=closest.solution, assignment=assignment, pricing=closest.pricing,
-            microbatches=closest.candidate.count,
-        )  # fmt: skip
+        placed, program = self._placed(encoded, closest.candidate, closest.solution)
         return shortfall(model, closest, placed, program, max(self.least_bytes, budget + 1), budget)
 
     def run(self, candidates: list[Candidate], *, hooked: bool) -> None:

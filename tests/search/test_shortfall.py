@@ -56,3 +56,20 @@ def test_no_plan_holds_less_than_what_every_plan_is_said_to_need() -> None:
         planned(1000)
     needed = int(str(refusal.value.details["needed_bytes"]))
     assert max(planned(10**9, mesh={"dp": 4}, zero=3, recompute="full").memory.peak_bytes) >= needed
+
+
+class Spare(torch.nn.Module):
+    """A small model beside a parameter, many times as large, that the loss does not depend on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = torch.nn.Linear(8, 8)
+        self.spare = torch.nn.Parameter(torch.zeros(1000, 1000))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x).sum()
+
+
+def test_what_is_never_trained_needs_no_gradients() -> None:
+    plan = autopar.plan(Spare(), (torch.zeros(4, 8),), cluster="1x1xH100-SXM", memory_budget="10MB")
+    assert plan.proven_optimal
