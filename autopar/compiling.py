@@ -12,8 +12,7 @@ from torch import nn
 
 from autopar.arguments import Arguments
 from autopar.cost_model import axis_groups
-from autopar.ir.errors import MismatchError
-from autopar.ir.graph import Graph
+from autopar.ir.errors import InfeasibleError, MismatchError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS, Mark, Pipeline
 from autopar.ir.plan import Plan
@@ -22,6 +21,7 @@ from autopar.passes.assignment import Assignment, from_plan
 from autopar.passes.build import Model
 from autopar.passes.candidate import Settings, StoredParameter, with_time
 from autopar.passes.conversions import Conversions
+from autopar.passes.extents import layers
 from autopar.passes.islands import warn_of_islands
 from autopar.passes.lower import lower
 from autopar.passes.outputs import place_outputs
@@ -29,6 +29,7 @@ from autopar.passes.planning import Request, fingerprint, make_plan
 from autopar.passes.positions import positions
 from autopar.passes.prepare import canonical_graph, input_dims, prepare
 from autopar.passes.pricing import Pricing
+from autopar.passes.relaxations import Question, advice
 from autopar.passes.search import search
 from autopar.passes.stages import cut
 from autopar.passes.trace import Traced, trace
@@ -62,16 +63,11 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
         constraints=arguments.constraints, schedule=arguments.schedule,
     )  # fmt: skip
     made = prepare(graph, traced.loss_output, stored_parameters(traced), settings, **how)
-    if calls_of(made.graph) < arguments.stages and "folded" not in how:
+    if layers(made) < arguments.stages and "folded" not in how:
         # fewer repeated layers than pipeline stages: these are cut between any two operations
         made = prepare(graph, traced.loss_output, stored_parameters(traced), settings, folded=False)
     seconds = {"trace_s": after_trace - start, "fold_s": time.perf_counter() - after_trace}
     return Readied(traced=traced, model=made, graph_nodes=len(graph.nodes), seconds=seconds)
-
-
-def calls_of(graph: Graph) -> int:
-    """Calls of repeated blocks in a main graph."""
-    return sum(int(str(node.attr("count"))) for node in graph.nodes if node.target == "call")
 
 
 def stored_parameters(traced: Traced) -> Mapping[str, StoredParameter]:
@@ -93,8 +89,13 @@ def stored_parameters(traced: Traced) -> Mapping[str, StoredParameter]:
 
 def find_plan(readied: Readied, arguments: Arguments) -> tuple[Plan, Program]:
     """Search and lower. Raises InfeasibleError, LimitReachedError, UsageError."""
-    start = time.perf_counter()
-    found = search(readied.model, arguments.cluster, arguments.profile, arguments.limits(), progress=arguments.progress)
+    start, deadline_s = time.perf_counter(), time.monotonic() + arguments.time_limit
+    try:
+        found = search(
+            readied.model, arguments.cluster, arguments.profile, arguments.limits(), progress=arguments.progress
+        )
+    except InfeasibleError as error:
+        raise advised(error, readied.model, arguments, deadline_s) from None
     after_solve = time.perf_counter()
     model, conversions = found.model, Conversions(found.pricing)
     marks = positions(model.graph, model.rules, model.settings.inputs)
@@ -113,6 +114,21 @@ def find_plan(readied: Readied, arguments: Arguments) -> tuple[Plan, Program]:
         "peak_rss_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), **(plan.search or {}),
     }  # fmt: skip
     return plan.model_copy(update={"search": search_facts, "plan_sha256": plan.sha256}), program
+
+
+def advised(error: InfeasibleError, model: Model, arguments: Arguments, deadline_s: float) -> InfeasibleError:
+    """The error with the limits that conflict and the changes that work."""
+    needed, fits = error.details.get("needed_bytes"), error.details.get("fits_bytes")
+    if not isinstance(needed, int) or not isinstance(fits, int):
+        return error
+    arguments.progress("nothing fits; trying what would")
+    question = Question(model=model, cluster=arguments.cluster, profile=arguments.profile, limits=arguments.limits())
+    found = advice(question, fits, needed, deadline_s)
+    lines = [f"in conflict: {', '.join(found.conflict)}", "what works, each tried:", *(f"- {c}" for c in found.changes)]
+    if not found.complete:
+        lines.append("(the time limit ended the trials)")
+    details = {**error.details, "conflict": list(found.conflict), "relaxations": list(found.changes)}
+    return InfeasibleError("\n".join((str(error), *lines)), details=details)
 
 
 def pipeline_of(plan: Plan, program: Program) -> Pipeline | None:

@@ -39,8 +39,12 @@ def mixed_meshes(world_size: int, batch: int) -> Iterator[Mesh]:
         yield Mesh(((MIXED_AXIS, world_size),))
 
 
-def pipeline_places(pinned: Mapping[str, int], world_size: int) -> tuple[int, ...]:
-    """Sizes of the pipeline axis that are tried: 1 if it is not named. Raises UsageError where it fits no world."""
+def pipeline_places(pinned: Mapping[str, int] | None, world_size: int, layers: int) -> tuple[int, ...]:
+    """Sizes of the pipeline axis that are tried: those with a layer for each place where all is searched, 1 where
+    other axes are pinned. Raises UsageError where it fits no world.
+    """
+    if pinned is None:
+        return tuple(size for size in divisors(world_size) if size <= max(layers, 1))
     size = pinned.get(PIPELINE_AXIS, 1)
     if size == -1:
         return divisors(world_size)
@@ -82,11 +86,11 @@ def pinned_meshes(pinned: Mapping[str, int], world_size: int) -> Iterator[Mesh]:
 
 
 def fitting(
-    meshes: Iterable[Mesh], batch: int | None, sequence: int | None, microbatches: int | None
+    meshes: Iterable[Mesh], batch: int | None, sequence: int | None, microbatches: int | None, *, strict: bool = True
 ) -> list[Mesh]:
     """Those of the meshes over whose data axes batch, microbatches and sequence divide evenly.
 
-    Raises UsageError naming the extent, the axis and the sizes that work where none is left.
+    Raises UsageError naming the extent, the axis and the sizes that work where none is left and ``strict``.
     """
     known, problem = list(meshes), ""
     kept = []
@@ -95,7 +99,7 @@ def fitting(
         problem = problem or found
         if not found:
             kept.append(mesh)
-    if not kept and problem:
+    if strict and not kept and problem:
         raise UsageError(problem)
     return kept
 

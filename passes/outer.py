@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -25,6 +25,8 @@ from autopar.passes.pipelining import Shape, shapes
 # Axes bound to the batch or to parameters make plans that are easier to read: one that is bound to nothing must be
 # faster by this factor. What it could have gained counts in the gap.
 MIXED_PAYS = 0.99
+# So must a pipeline that nobody asked for: its model has no plain forward.
+PIPELINE_PAYS = 0.99
 
 
 class Rung(IntEnum):
@@ -74,16 +76,16 @@ class Candidate:
 
 
 def outer_candidates(
-    limits: Limits, world_size: int, batch: int | None, sequence: int | None
+    limits: Limits, world_size: int, batch: int | None, sequence: int | None, layers: int
 ) -> list[Candidate]:
-    """Every outer choice within the limits, none of them bounded yet.
+    """Every outer choice within the limits, none of them bounded yet. ``layers``: calls of repeated blocks.
 
     Raises UsageError where ``limits.mesh`` fits nothing.
     """
     pinned = limits.mesh
     found: list[Candidate] = []
-    for places in pipeline_places(pinned or {}, world_size):
-        for mesh in _meshes(pinned, world_size // places, batch, sequence, limits.microbatches):
+    for places in pipeline_places(pinned, world_size, layers):
+        for mesh in _meshes(limits, world_size, places, batch, sequence):
             counts = (
                 microbatch_counts(batch or 1, mesh.size("dp") * mesh.size(MIXED_AXIS))
                 if limits.microbatches is None
@@ -93,13 +95,15 @@ def outer_candidates(
     return found
 
 
-def _meshes(
-    pinned: Mapping[str, int] | None, world: int, batch: int | None, sequence: int | None, microbatches: int | None
-) -> list[Mesh]:
-    if pinned is not None:
-        return fitting(pinned_meshes(pinned, world), batch, sequence, microbatches)
-    tried = itertools.chain(searched_meshes(world, batch or 1, sequence), mixed_meshes(world, batch or 1))
-    return fitting(tried, batch, sequence, microbatches)
+def _meshes(limits: Limits, world_size: int, places: int, batch: int | None, sequence: int | None) -> list[Mesh]:
+    """Meshes of one place of the pipeline."""
+    world, count = world_size // places, limits.microbatches
+    if limits.mesh is not None:
+        return fitting(pinned_meshes(limits.mesh, world), batch, sequence, count)
+    tried: Iterable[Mesh] = searched_meshes(world, batch or 1, sequence)
+    if places == 1:
+        tried = itertools.chain(tried, mixed_meshes(world, batch or 1))
+    return fitting(tried, batch, sequence, count, strict=places == 1)
 
 
 def _of_mesh(mesh: Mesh, limits: Limits, places: int, counts: tuple[int, ...]) -> Iterator[Candidate]:
@@ -111,5 +115,8 @@ def _of_mesh(mesh: Mesh, limits: Limits, places: int, counts: tuple[int, ...]) -
     full = with_pipeline(mesh, tuple(pinned), places)
     known = shapes(limits.schedule, places, counts, strict=pinned.get(PIPELINE_AXIS) == places)
     fewest = min((shape.microbatches for shape in known), default=1)
+    handicap = 1 / PIPELINE_PAYS if limits.mesh is None else 1.0
     for shape in known:
-        yield Candidate(mesh=mesh, full=full, count=shape.microbatches, shape=shape, fewest=fewest)
+        yield Candidate(
+            mesh=mesh, full=full, count=shape.microbatches, shape=shape, fewest=fewest, handicap=handicap
+        )

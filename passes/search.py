@@ -16,19 +16,18 @@ from dataclasses import dataclass, field, replace
 
 from autopar.cost_model import Cluster, CostProfile, optimizer_state_bytes
 from autopar.ir.errors import LimitReachedError, UnsupportedError
-from autopar.ir.program import Parameter, Program
+from autopar.ir.program import Parameter
 from autopar.passes.assignment import decode
 from autopar.passes.bounds import UNLIMITED_BYTES, Bounds
 from autopar.passes.build import Encoded, Model
-from autopar.passes.conversions import Conversions
+from autopar.passes.extents import extents, layers
 from autopar.passes.found import Found, Limits
-from autopar.passes.lower import lower
-from autopar.passes.memory import Placed, walked
 from autopar.passes.outer import Candidate, Rung, outer_candidates
-from autopar.passes.outputs import place_outputs
 from autopar.passes.pipelining import Arrangement, Shape, arrange
 from autopar.passes.positions import positions
 from autopar.passes.pricing import Pricing
+from autopar.passes.problem import Problem
+from autopar.passes.settled import peak_bytes, settled
 from autopar.passes.shortfall import Closest, floor_bytes, shortfall
 from autopar.passes.solve import Solution, solve
 from autopar.passes.stage_account import copies_bytes
@@ -39,7 +38,6 @@ from autopar.passes.units import units_of
 LEANER = 8
 # A candidate that may be faster than the best by this factor is worked out at once.
 DIVE = 1.01
-WIDEST = 8  # bytes of an element at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +62,7 @@ class _Search:
     least_bytes: int = UNLIMITED_BYTES  # that any plan was proven to need
     hopeless: bool = False  # parameters alone are too many
     encoded: dict[Candidate, tuple[Encoded, Pricing]] = field(default_factory=dict)
+    price: float = 0.0  # of memory, where it last bound: candidates are alike
     complete: bool = True
     proven: list[int] = field(default_factory=list)
 
@@ -85,11 +84,9 @@ class _Search:
         above = int(self.best_ns / candidate.handicap) if self.best else None
         bound, done, ruled_out = 0, thorough, False
         for attempt in range(LEANER):
-            solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=int(thorough))
-            self.bounds.evaluations += solution.evaluations
+            solution = self._solve(problem, budget, above=above, effort=int(thorough))
             if thorough and solution.status == "feasible" and (above is None or solution.objective_ns <= above):
-                solution = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=2)
-                self.bounds.evaluations += solution.evaluations
+                solution = self._solve(problem, budget, above=above, effort=2)
             if attempt == 0:
                 bound = solution.bound_ns if solution.status != "unknown" else candidate.bound_ns
                 ruled_out = solution.status == "infeasible"
@@ -99,7 +96,7 @@ class _Search:
                 and solution.status in ("optimal", "feasible", "dominated")
                 and solution.bytes <= budget
             )
-            over = self.peak(encoded, candidate, solution) - self.limits.memory_bytes if solution.found else 0
+            over = self._peak(encoded, candidate, solution) - self.limits.memory_bytes if solution.found else 0
             if not fits or over <= 0:
                 break
             budget, fits = solution.bytes - over, False  # the sum is too small by what the walk finds
@@ -120,33 +117,38 @@ class _Search:
         self.encoded[again] = encoded
         return again, more
 
-    def peak(self, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution) -> int:
-        """Most bytes that are held at once. The solver's sum leaves out what is sent of the root's gradients."""
-        model = self.bounds.model_for(candidate.schedule)
-        sent = sum(node.result.type.numel * WIDEST for node in model.graph.sources("param"))
-        if solution.bytes + sent <= self.limits.memory_bytes:
-            return solution.bytes
-        placed, program = self._placed(encoded, candidate, solution)
-        return max(solution.bytes, sum(walked(model, placed, program).values()))
+    def _solve(self, problem: Problem, budget: int, *, above: int | None = None, effort: int) -> Solution:
+        found = solve(problem, memory_bytes=budget, upper_bound_ns=above, effort=effort, price=self.price)
+        self.bounds.evaluations += found.evaluations
+        self.price = found.price or self.price
+        return found
 
-    def _placed(
-        self, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution
-    ) -> tuple[Placed, Program]:
-        """What a solution means, and its program."""
-        (problem, pricing), model, count = encoded, self.bounds.model_for(candidate.schedule), candidate.count
-        conversions = Conversions(pricing)
-        decoded = decode(model, problem, solution, pricing.mesh)
-        assignment = place_outputs(model, decoded, self.bounds.positions, conversions)
-        placed = Placed(
-            encoded=problem, solution=solution, assignment=assignment, pricing=pricing, microbatches=count
-        )
-        return placed, lower(model, assignment, conversions, count)
+    def _peak(self, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution) -> int:
+        return peak_bytes(self.bounds, encoded, candidate, solution, enough=self.limits.memory_bytes)
+
+    def limited(self, candidate: Candidate, shape: Shape) -> Candidate | None:
+        """A pipeline with the bound within the memory of all its places, each holding as little as the last one.
+
+        None where even that is too much.
+        """
+        live = max(1, int(shape.live(shape.stages - 1)))
+        made = self.bounds.encode(candidate, shape.schedule, live=live)
+        if made is None:
+            return None
+        share = shape.stretch / shape.places * candidate.handicap
+        above = int(self.best_ns / share) if self.best else None
+        solution = self._solve(made[0].problem, self.limits.memory_bytes * shape.places, above=above, effort=0)
+        if solution.status == "infeasible":
+            self._near_pipeline(candidate, shape, solution, made)
+            return None
+        bound = solution.bound_ns if solution.status != "unknown" else 0
+        return replace(candidate, rung=Rung.LIMITED, bound_ns=max(candidate.bound_ns, bound))
 
     def settle_pipeline(self, candidate: Candidate, shape: Shape) -> None:
         """Place the model for one stage's devices within the memory of all stages, then cut it.
 
         Every call is taken to hold as many microbatches as the first stage does. A cut that does not fit asks for a
-        leaner placement. What is proven is the bound without memory.
+        leaner placement. What is proven is the candidate's bound.
         """
         self.proven.append(int(candidate.step_bound_ns))
         made = [self.bounds.encode(candidate, shape.schedule, live=n) for n in (shape.most_live, 0, 1)]
@@ -155,13 +157,12 @@ class _Search:
         encoded, (lean, _), (full, _) = made[0], made[1], made[2]
         model, budget = self.bounds.model_for(shape.schedule), self.limits.memory_bytes * shape.places
         for _ in range(LEANER):
-            solution = solve(encoded[0].problem, memory_bytes=budget, effort=1)
-            self.bounds.evaluations += solution.evaluations
+            solution = self._solve(encoded[0].problem, budget, effort=1)
             if not solution.found or solution.bytes > budget:
                 self._near_pipeline(candidate, shape, solution, encoded)
                 return
             solution = uniform(encoded[0].problem, solution, budget)
-            _, program = self._placed(encoded, candidate, solution)
+            _, program = settled(self.bounds, encoded, candidate, solution)
             calls = sum(count for node in lean.calls if isinstance(count := node.attr("count"), int))
             units = units_of(model, program, solution, lean, full, anywhere=calls < shape.stages)
             cut = arrange(units, shape, encoded[1], self.limits.memory_bytes)
@@ -222,7 +223,7 @@ class _Search:
                 f"{closest.bytes / 1e9:.4g} GB a device, {budget / 1e9:.4g} GB may be used: raise the memory budget"
             )
         model, encoded = self.bounds.model_for(closest.candidate.schedule), (closest.encoded, closest.pricing)
-        placed, program = self._placed(encoded, closest.candidate, closest.solution)
+        placed, program = settled(self.bounds, encoded, closest.candidate, closest.solution)
         return shortfall(model, closest, placed, program, max(self.least_bytes, budget + 1), budget)
 
     def run(self, candidates: list[Candidate], *, hooked: bool) -> None:
@@ -247,6 +248,8 @@ class _Search:
                 return
             if candidate.rung < Rung.OWN:
                 wait(self.bounds.raised(candidate))
+            elif candidate.shape is not None and candidate.rung == Rung.OWN:
+                wait(self.limited(candidate, candidate.shape))
             elif candidate.shape is not None:
                 self.settle_pipeline(candidate, candidate.shape)
             else:
@@ -273,7 +276,7 @@ def search(
     floor = floor_bytes(model, cluster.world_size, profile)
     if floor > limits.memory_bytes:
         state.hopeless, state.least_bytes = True, floor
-    candidates = outer_candidates(limits, cluster.world_size, *_extents(model))
+    candidates = outer_candidates(limits, cluster.world_size, *extents(model), layers(model))
     state.run(candidates, hooked=profile.has_compute_hook or profile.has_collective_hook)
     if state.best is None:
         raise state.failure()
@@ -282,7 +285,7 @@ def search(
     objective_ns = best.objective_ns
     if best.cut is None:
         alike = uniform(best.encoded.problem, solution, limits.memory_bytes)
-        if state.peak((best.encoded, best.pricing), candidate, alike) <= limits.memory_bytes:
+        if state._peak((best.encoded, best.pricing), candidate, alike) <= limits.memory_bytes:
             solution, objective_ns = alike, alike.objective_ns
     planned = bounds.model_for(candidate.schedule)
     return Found(
@@ -304,11 +307,3 @@ def _with_more(candidate: Candidate, bound_ns: int, *, hooked: bool) -> Candidat
     if hooked:
         return replace(larger, rung=Rung.FEWEST, bound_ns=0)
     return replace(larger, bound_ns=max(larger.bound_ns, bound_ns))
-
-
-def _extents(model: Model) -> tuple[int | None, int | None]:
-    """Global batch and sequence length, by the inputs."""
-    shapes = {str(node.attr("name")): node.result.type.shape for node in model.graph.sources("input")}
-    dims = [(shapes[name], dim) for name, dim in model.settings.inputs.items() if name in shapes]
-    batch = next((shape[b] for shape, (b, _) in dims if b is not None), None)
-    return batch, next((shape[s] for shape, (_, s) in dims if s is not None), None)

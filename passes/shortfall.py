@@ -64,7 +64,6 @@ def shortfall(
         f"every plan needs more than {needed / 1e9:.4g} GB on each device, {budget / 1e9:.4g} GB may be used.",
         f"closest: mesh({mesh}) with {count} microbatch(es) at {closest.bytes / 1e9:.4g} GB, of which",
         *(f"- {size / 1e9:.4g} GB {what}" for what, size in largest),
-        f"what fits: --memory-budget {-(-closest.bytes // 10**6)}MB, more devices, or an optimizer with less state",
     ]
     return InfeasibleError(
         "\n".join(lines),

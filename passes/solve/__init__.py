@@ -43,8 +43,11 @@ def solve(
     upper_bound_ns: int | None = None,
     gap: float = 1e-6,
     effort: int = 2,
+    price: float = 0.0,
 ) -> Solution:
     """Find the fastest assignment of ``problem`` within ``memory_bytes``.
+
+    ``price``: of memory (ns a byte) at the end of a similar problem, which saves work where memory binds here too.
 
     ``effort`` (0 to 4) is how many rounds of columns and master may follow the elimination, each larger than
     the one before. The search ends early once objective - bound <= gap * objective, or the bound reaches
@@ -65,7 +68,7 @@ def solve(
         if at is None:
             break
         if best is None or (at not in searched and not best.near(at)):
-            best = search_multipliers(relaxation, progress, at)
+            best = search_multipliers(relaxation, progress, at, price)
             searched.add(at)
         if best.at != at:
             best = relaxation.evaluate(best.multipliers, at=at)
@@ -73,7 +76,7 @@ def solve(
         if levels[at] < effort and not progress.closed():
             columns = _improve(progress, best, *EFFORT_LIMITS[levels[at]])
         levels[at] += 1
-    return _solution(progress, columns)
+    return _solution(progress, columns, best.multipliers.memory if best is not None else 0.0)
 
 
 def lower_bound(problem: Problem) -> int | None:
@@ -123,7 +126,7 @@ def _improve(progress: Progress, best: Evaluation, limit: int, most: int, work: 
     return pool.size()
 
 
-def _solution(progress: Progress, columns: int) -> Solution:
+def _solution(progress: Progress, columns: int, price: float) -> Solution:
     model, best = progress.model, progress.incumbent
     if progress.empty:
         status: Status = "infeasible"
@@ -157,6 +160,7 @@ def _solution(progress: Progress, columns: int) -> Solution:
         evaluations=model.evaluations,
         variables=variables,
         columns=columns,
+        price=price,
         closed_by=("master" if columns else "elimination") if progress.closed() else "none",
     )
 

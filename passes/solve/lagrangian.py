@@ -1,7 +1,8 @@
 """Search for good multipliers: a fixed number of evaluations, no wall clock.
 
-lambda = 0 first: where memory is ample that is all. Then memory alone, which proves infeasibility or gives
-an assignment that fits. Between two assignments (t0, m0) and (t1, m1) with m0 > memory >= m1 the next
+lambda = 0 first: where memory is ample that is all. Then the price that a similar problem ended with, if there was
+one: mostly it is enough to tell that this problem is no better. Then memory alone, which proves infeasibility or
+gives an assignment that fits. Between two assignments (t0, m0) and (t1, m1) with m0 > memory >= m1 the next
 lambda is the price at which both cost the same, (t1 - t0) / (m0 - m1); when no cheaper assignment turns up
 at that price, lambda is the best one. First (7) is taken roughly, for the last steps exactly (``sharpen``).
 Last, weight (8) is moved to instances whose transient is larger than the weighted mean, while that raises
@@ -21,18 +22,26 @@ TIGHTEN_ROUNDS = 2
 WEIGHT_ROUNDS = 3
 
 
-def search_multipliers(relaxation: Relaxation, progress: Progress, at: int) -> Evaluation:
-    """Raise the bound of the shared state ``at`` as far as multipliers can.
+def search_multipliers(relaxation: Relaxation, progress: Progress, at: int, price: float) -> Evaluation:
+    """Raise the bound of the shared state ``at`` as far as multipliers can, trying lambda = ``price`` early.
 
     Returns the evaluation with the best bound.
     """
     instances = len(relaxation.model.counts)
+    first = relaxation.evaluate(relaxation.free(), at=at)
+    progress.note(first)
+    if price and first.candidate is not None and first.candidate.memory > progress.memory_bytes:
+        weights = _only(first.candidate.works.index(max(first.candidate.works)), instances)
+        found = relaxation.evaluate(Multipliers(memory=price, weights=weights), at=at)
+        progress.note(found)
+        if _done(progress, at):
+            return found
     first = _tighten(relaxation, progress, relaxation.free(), at)
     if first.candidate is None or first.candidate.memory <= progress.memory_bytes:
         return sharpen(relaxation, progress, first)
     heaviest = first.candidate.works.index(max(first.candidate.works))
     weights = _only(heaviest, instances)
-    best = _search_memory(relaxation, progress, first, weights)
+    best = _search_memory(relaxation, progress, first, weights, price)
     for _ in range(WEIGHT_ROUNDS):
         if best is first or best.candidate is None or _done(progress, at):
             break
@@ -43,7 +52,7 @@ def search_multipliers(relaxation: Relaxation, progress: Progress, at: int) -> E
             break
         weights = tuple((w + x) / 2 for w, x in zip(weights, _only(worst, instances), strict=True))
         before = float(progress.floors[at])
-        moved = _search_memory(relaxation, progress, first, weights)
+        moved = _search_memory(relaxation, progress, first, weights, best.multipliers.memory)
         if progress.floors[at] <= before:
             break
         best = moved
@@ -66,20 +75,29 @@ def _tighten(relaxation: Relaxation, progress: Progress, m: Multipliers, at: int
 
 
 def _search_memory(
-    relaxation: Relaxation, progress: Progress, first: Evaluation, weights: tuple[float, ...]
+    relaxation: Relaxation, progress: Progress, first: Evaluation, weights: tuple[float, ...], price: float
 ) -> Evaluation:
-    """The secant search over lambda at fixed weights, from the evaluation ``first`` at lambda = 0."""
+    """The secant search over lambda at fixed weights, from the evaluation ``first`` at lambda = 0.
+
+    ``price``: the lambda to begin with; 0: none is known.
+    """
     limit, at = progress.memory_bytes, first.at
-    least = relaxation.evaluate(Multipliers(time=0.0, memory=1.0, weights=weights), at=at)
-    progress.note(least)
-    if first.candidate is None or least.candidate is None or _done(progress, at):
+    if first.candidate is None:
         return first
-    low, high = _point(first.candidate, weights), _point(least.candidate, weights)
+    low, high = _point(first.candidate, weights), None
     best, best_value, sharp = first, -float("inf"), 0
     for _ in range(STEPS):
-        if high[1] >= low[1] or high[0] <= low[0]:
-            break
-        price = (high[0] - low[0]) / (low[1] - high[1])
+        given = bool(price)
+        if not given:
+            if high is None:
+                least = relaxation.evaluate(Multipliers(time=0.0, memory=1.0, weights=weights), at=at)
+                progress.note(least)
+                if least.candidate is None or _done(progress, at):
+                    break
+                high = _point(least.candidate, weights)
+            if high[1] >= low[1] or high[0] <= low[0]:
+                break
+            price = (high[0] - low[0]) / (low[1] - high[1])
         found = _tighten(relaxation, progress, Multipliers(memory=price, weights=weights), at)
         if sharp:
             found = sharpen(relaxation, progress, found)
@@ -90,12 +108,15 @@ def _search_memory(
             break
         here = _point(found.candidate, weights)
         line = low[0] + price * (low[1] - limit)
-        if sharp or here[0] + price * (here[1] - limit) >= line - max(progress.tolerance, 1e-9 * abs(line)):
+        if sharp or (
+            not given and here[0] + price * (here[1] - limit) >= line - max(progress.tolerance, 1e-9 * abs(line))
+        ):
             sharp += 1
         if here[1] > limit:
             low = here
         else:
             high = here
+        price = 0.0
     return best
 
 

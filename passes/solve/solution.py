@@ -25,7 +25,8 @@ class Solution:
     ``found`` is False, and the numbers are 0, when there is no assignment at all. ``bytes`` includes the
     largest transient; ``least_bytes`` is proven to be no more than any assignment needs (exact enough to
     report where memory binds, else a sum of smallest entries). ``free_bound_ns`` bounds the objective under
-    any memory limit: where it is ``bound_ns``, more memory would prove nothing better.
+    any memory limit: where it is ``bound_ns``, more memory would prove nothing better. ``price``: what a byte
+    was worth, in ns.
     """
 
     status: Status
@@ -41,6 +42,7 @@ class Solution:
     evaluations: int
     variables: int
     columns: int
+    price: float
     closed_by: Literal["elimination", "master", "none"]
 
     @property

@@ -1,0 +1,225 @@
+"""Why nothing fits, and what would: limits that conflict, and the smallest changes under which there is a plan.
+
+Every answer is tried: a question is asked again with a limit dropped or changed, and counts if some outer choice,
+placed for the least memory, fits. That is one elimination a choice, much less than a search.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from autopar.cost_model import Cluster, CostProfile
+from autopar.ir.constraints import Constraint
+from autopar.ir.errors import AutoparError
+from autopar.passes.bounds import Bounds
+from autopar.passes.build import Model
+from autopar.passes.extents import extents, layers
+from autopar.passes.found import Limits
+from autopar.passes.outer import Candidate, outer_candidates
+from autopar.passes.positions import positions
+from autopar.passes.settled import peak_bytes
+from autopar.passes.shortfall import floor_bytes
+from autopar.passes.solve import solve
+
+# From most state to least.
+LEANER_OPTIMIZERS = ("adamw", "adam", "sgd_momentum", "adafactor", "sgd")
+MOST_TIMES = 64  # so many times as many nodes are tried
+FINER = 4  # halvings between a number that is too small and one that works
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Question:
+    """What a search is asked."""
+
+    model: Model
+    cluster: Cluster
+    profile: CostProfile
+    limits: Limits
+
+    def having(self, **settings: object) -> Question:
+        """With other settings of the model."""
+        changed = replace(self.model.settings, **settings)  # type: ignore[arg-type]
+        return replace(self, model=replace(self.model, settings=changed))
+
+    def within(self, **limits: object) -> Question:
+        """Within other limits."""
+        return replace(self, limits=replace(self.limits, **limits))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """``conflict``: limits no two of which could be kept without the others being in vain; ``changes``: each one works.
+
+    ``complete``: whether there was time to try all of them.
+    """
+
+    conflict: tuple[str, ...]
+    changes: tuple[str, ...]
+    complete: bool = True
+
+
+class _Late(Exception):
+    """The time is up."""
+
+
+def advice(question: Question, fits_bytes: int, needed_bytes: int, deadline_s: float) -> Advice:
+    """``fits_bytes``: a budget that is known to be enough, ``needed_bytes`` one that is not.
+
+    ``deadline_s``: by ``time.monotonic``, when to stop trying.
+    """
+    found = _Advice(deadline_s)
+    try:
+        found.gather(question, fits_bytes, needed_bytes)
+    except _Late:
+        return Advice(conflict=tuple(found.conflict), changes=tuple(found.changes), complete=False)
+    return Advice(conflict=tuple(found.conflict), changes=tuple(found.changes))
+
+
+class _Advice:
+    def __init__(self, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self.conflict: list[str] = []
+        self.changes: list[str] = []
+
+    def works(self, question: Question) -> bool:
+        if time.monotonic() > self.deadline_s:
+            raise _Late
+        return fits(question)
+
+    def gather(self, question: Question, fits_bytes: int, needed_bytes: int) -> None:
+        pins = list(_pins(question))
+        gigabytes = question.limits.memory_bytes / 1e9
+        self.conflict = [
+            f"a memory budget of {gigabytes:.4g} GB", f"{question.cluster.world_size} device(s)",
+            f"optimizer={question.model.settings.optimizer!r}", *(name for name, _ in pins),
+        ]  # fmt: skip
+        budget = self._least_budget(question, needed_bytes, fits_bytes)
+        self.changes.append(f"--memory-budget {budget // 10**6}MB")
+        kept = dict(pins)
+        for name, _ in pins:
+            if self.works(_without(question, [drop for other, drop in kept.items() if other == name])):
+                self.changes.append(f"leaving {name} out")
+        if pins and not self.works(_without(question, list(kept.values()))):
+            kept = {}  # they are not to blame
+        for name in [name for name, _ in pins if name in kept]:
+            rest = [other for other in kept if other != name]
+            if not self.works(_without(question, [drop for other, drop in pins if other not in rest])):
+                del kept[name]
+        self.conflict = [*self.conflict[:3], *kept]
+        self._leaner_optimizer(question)
+        self._more_nodes(question)
+
+    def _least_budget(self, question: Question, low: int, high: int) -> int:
+        """Between one that is not enough and one that is, to a sixteenth of what lies between."""
+        for _ in range(FINER):
+            middle = (low + high) // 2
+            if high - low < high // 100:
+                break
+            if self.works(question.within(memory_bytes=middle)):
+                high = middle
+            else:
+                low = middle
+        return -(-high // 10**6) * 10**6
+
+    def _leaner_optimizer(self, question: Question) -> None:
+        now = LEANER_OPTIMIZERS.index(question.model.settings.optimizer)
+        for optimizer in LEANER_OPTIMIZERS[max(now, 1) + 1 :]:
+            if self.works(question.having(optimizer=optimizer)):
+                self.changes.append(f"--optimizer {optimizer}")
+                return
+
+    def _more_nodes(self, question: Question) -> None:
+        """The least number of nodes, all as the last ones are."""
+        groups = question.cluster.nodes
+        own = groups[-1].count
+
+        def asked(count: int) -> Question:
+            nodes = (*groups[:-1], replace(groups[-1], count=count))
+            return replace(question, cluster=replace(question.cluster, nodes=nodes))
+
+        if question.limits.mesh is not None and -1 not in question.limits.mesh.values():
+            return  # the mesh says how many there are
+        low, high = own, 2 * own
+        while not self.works(asked(high)):
+            low, high = high, 2 * high
+            if high > MOST_TIMES * own:
+                return
+        for _ in range(FINER):
+            if high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if self.works(asked(middle)) else (middle, high)
+        self.changes.append(f"{high} nodes of {groups[-1].gpus} {groups[-1].device} instead of {own}")
+
+
+def fits(question: Question) -> bool:
+    """Whether some outer choice fits in memory when it is placed for the least of it.
+
+    Of the numbers of microbatches the largest and the least are tried.
+    """
+    model, limits = question.model, question.limits
+    if floor_bytes(model, question.cluster.world_size, question.profile) > limits.memory_bytes:
+        return False
+    bounds = Bounds(
+        model=model, cluster=question.cluster, profile=question.profile,
+        positions=positions(model.graph, model.rules, model.settings.inputs),
+    )  # fmt: skip
+    try:
+        candidates = outer_candidates(limits, question.cluster.world_size, *extents(model), layers(model))
+        return any(_fits(bounds, candidate, limits.memory_bytes) for candidate in _tried(candidates))
+    except AutoparError:
+        return False
+
+
+def _tried(candidates: list[Candidate]) -> Iterator[Candidate]:
+    """Without pipelines where there are meshes without: these can be leaner."""
+    plain = [candidate for candidate in candidates if candidate.shape is None] or candidates
+    for candidate in plain:
+        yield replace(candidate, count=candidate.more[-1] if candidate.more else candidate.count)
+    for candidate in plain:
+        if candidate.more:
+            yield candidate
+
+
+def _fits(bounds: Bounds, candidate: Candidate, budget: int) -> bool:
+    shape = candidate.shape
+    live, places = (1, 1) if shape is None else (shape.most_live, shape.places)
+    made = bounds.encode(candidate, candidate.schedule, live=live)
+    if made is None:
+        return False
+    leanest = solve(made[0].problem, memory_bytes=0, effort=0)
+    if not leanest.found or leanest.bytes > budget * places:
+        return False
+    return shape is not None or peak_bytes(bounds, made, candidate, leanest, enough=budget) <= budget
+
+
+_Drop = Callable[[Question], Question]
+
+
+def _pins(question: Question) -> Iterator[tuple[str, _Drop]]:
+    """What the user fixed besides memory, devices and optimizer, and how each is left free."""
+    limits, settings = question.limits, question.model.settings
+    if limits.mesh is not None:
+        sizes = ",".join(f"{axis}={size}" for axis, size in limits.mesh.items())
+        yield f"mesh {sizes}", lambda q: q.within(mesh=None, schedule=None).having(schedule=None)
+    if limits.microbatches is not None:
+        yield f"num_microbatches={limits.microbatches}", lambda q: q.within(microbatches=None)
+    if limits.schedule is not None:
+        yield f"schedule={limits.schedule!r}", lambda q: q.within(schedule=None).having(schedule=None)
+    if settings.zero is not None:
+        yield f"zero={settings.zero}", lambda q: q.having(zero=None)
+    if settings.recompute is not None:
+        yield f"recompute={settings.recompute!r}", lambda q: q.having(recompute=None)
+    for constraint in settings.constraints:
+        yield f"constraint {constraint}", _dropping(constraint)
+
+
+def _dropping(constraint: Constraint) -> _Drop:
+    return lambda q: q.having(constraints=tuple(c for c in q.model.settings.constraints if c != constraint))
+
+
+def _without(question: Question, drops: list[_Drop]) -> Question:
+    for drop in drops:
+        question = drop(question)
+    return question
