@@ -1,8 +1,9 @@
-"""Lower bounds on outer choices, cheap ones first, memory ignored.
+"""Lower bounds on outer choices, cheap ones first, mostly with memory ignored.
 
 Let one device do the work of several neighbours: it takes at most as many times as long, since every price is a start
 plus a rate. So one device bounds every mesh, two along an axis all meshes with twice as many or any even number there,
-and the mesh of an innermost axis all meshes that end in it.
+and an axis alone all meshes in which it lies so. Devices hold together what one would, or more: so one with
+the memory of all bounds every mesh with as many microbatches (also a pipeline, which holds at least one of them).
 More microbatches never cost less, so few bound many. A pipeline takes its share of all work on one stage's devices,
 stretched by its bubble.
 """
@@ -15,16 +16,18 @@ from dataclasses import dataclass, field, replace
 from autopar.cost_model import Cluster, CostProfile, axis_groups
 from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.mesh import Mesh
-from autopar.passes.build import Encoded, Model, build
+from autopar.passes.build import Encoded, Ground, Model, build
 from autopar.passes.candidate import with_time
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
-from autopar.passes.solve import solve
+from autopar.passes.solve import Solver, solve
 
 UNLIMITED_BYTES = 10**15
-# The axis whose meshes are bounded by it alone: its problems are the largest, and it is the innermost.
-FLOOR_AXIS = "tp"
+GROUNDS = 16  # of so many meshes what their problems share is kept
+UNREACHABLE_NS = 10**18  # what cannot be within memory
+# Microbatches that cost so much more than most of them, for want of memory, are not tried first.
+NEAR = 1.001
 # Axes along which devices exchange what grows with the work, however few they are.
 PRIME_AXES = ("cp", "tp")
 
@@ -33,19 +36,23 @@ PRIME_AXES = ("cp", "tp")
 class Bounds:
     """Problems of outer choices and what bounds them; each bound is worked out once.
 
-    ``searched``: whether there are so many of them that cheap bounds pay.
+    ``memory_bytes``: of each device. ``searched``: whether there are so many of them that cheap bounds pay.
     """
 
     model: Model
     cluster: Cluster
     profile: CostProfile
     positions: Positions
+    memory_bytes: int
     searched: bool = True
     refused: UnsupportedError | InfeasibleError | None = None
     evaluations: int = 0
     problems: int = 0
+    price: float = 0.0  # of memory (ns a byte), where it last bound: problems are alike
+    binds: bool = False  # whether memory costs the best plan time; then bounds that ignore it tell little
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
-    scheduled: dict[str | None, Model] = field(default_factory=dict)
+    grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
+    variants: dict[tuple[str | None, bool], Model] = field(default_factory=dict)
 
     @property
     def own_only(self) -> bool:
@@ -53,31 +60,46 @@ class Bounds:
         hooked = self.profile.has_compute_hook or self.profile.has_collective_hook
         return hooked or not self.searched or bool(self.model.settings.constraints)
 
-    def model_for(self, schedule: str | None) -> Model:
+    def model_for(self, schedule: str | None, *, pooled: bool = False) -> Model:
         """The model with the modes that a schedule leaves it."""
-        if schedule == self.model.settings.schedule:
+        if (schedule, pooled) == (self.model.settings.schedule, False):
             return self.model
-        if schedule not in self.scheduled:
-            settings = replace(self.model.settings, schedule=schedule)
-            self.scheduled[schedule] = replace(self.model, settings=settings)
-        return self.scheduled[schedule]
+        key = schedule, pooled
+        if key not in self.variants:
+            settings = replace(self.model.settings, schedule=schedule, pooled=pooled)
+            self.variants[key] = replace(self.model, settings=settings)
+        return self.variants[key]
 
     def encode(
-        self, candidate: Candidate, schedule: str | None, *, live: int = 1, ample: bool = False, inner: bool = False
-    ) -> tuple[Encoded, Pricing] | None:
+        self, candidate: Candidate, schedule: str | None, *, live: int = 1, ample: bool = False, inner: bool = False,
+        pooled: bool = False,
+    ) -> tuple[Encoded, Pricing] | None:  # fmt: skip
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
         self.problems += 1
         count = candidate.count
-        pricing = Pricing(
-            mesh=with_time(candidate.mesh, count), cluster=self.cluster, profile=self.profile,
-            groups=axis_groups(candidate.full.axes, self.cluster),
-        )  # fmt: skip
         try:
-            model = self.model_for(schedule)
-            return build(model, replace(self.positions, inner=inner), pricing, count, live=live, ample=ample), pricing
+            ground = self._ground(candidate, inner=inner)
+            model = self.model_for(schedule, pooled=pooled)
+            made = build(model, ground.found, ground.pricing, count, live=live, ample=ample, ground=ground)
+            return made, ground.pricing
         except (UnsupportedError, InfeasibleError) as error:
             self._refuse(candidate, error)
             return None
+
+    def _ground(self, candidate: Candidate, *, inner: bool) -> Ground:
+        """What the problems of one mesh share; the latest few are kept."""
+        key = candidate.full.axes, candidate.mesh.axes, candidate.count, inner
+        ground = self.grounds.pop(key, None)
+        if ground is None:
+            pricing = Pricing(
+                mesh=with_time(candidate.mesh, candidate.count), cluster=self.cluster, profile=self.profile,
+                groups=axis_groups(candidate.full.axes, self.cluster),
+            )  # fmt: skip
+            ground = Ground(self.model, replace(self.positions, inner=inner), pricing)
+        self.grounds[key] = ground
+        if len(self.grounds) > GROUNDS:
+            del self.grounds[next(iter(self.grounds))]
+        return ground
 
     def raised(self, candidate: Candidate) -> Candidate | None:
         """The candidate with the next bound; None if the model cannot be placed so."""
@@ -92,17 +114,72 @@ class Bounds:
         if rung == Rung.OWN:
             return self._free_ns(candidate)
         if rung == Rung.FEWEST:
-            fewer = replace(candidate, count=candidate.fewest)
-            return self._free_ns(fewer) if candidate.count > candidate.fewest else 0
+            fewer = replace(candidate, count=candidate.fewest, more=())
+            return self._free_ns(fewer) if candidate.count > candidate.fewest or self.binds else 0
         if self.own_only:
             return 0
         mesh = candidate.mesh
-        axis, size = mesh.axes[-1]
         if rung == Rung.DEVICE:
             return self._floor_ns(mesh, "dp", 1)
+        if rung == Rung.POOLED:
+            return min(self._share_ns(mesh, "dp", 1, count) for count in (candidate.count, *candidate.more))
         if rung == Rung.PRIME:
             return max((self._prime_ns(mesh, axis, size) for axis, size in mesh.axes if axis in PRIME_AXES), default=0)
-        return self._floor_ns(mesh, axis, size) if axis == FLOOR_AXIS and len(mesh.axes) > 1 else 0
+        if rung == Rung.SHARED:
+            if not self.binds or len(mesh.axes) == 1:
+                return 0
+            axes = [(axis, size) for axis, size in mesh.axes if axis in PRIME_AXES]
+            return max((self._share_ns(mesh, axis, size, candidate.count) for axis, size in axes), default=0)
+        if len(mesh.axes) == 1:
+            return 0
+        return max((self._axis_ns(candidate, axis) for axis in mesh.names if axis in PRIME_AXES), default=0)
+
+    def by_count(self, candidate: Candidate) -> list[Candidate]:
+        """The candidate without numbers of microbatches that are surely slow for want of memory, and each of those."""
+        counts = (candidate.count, *candidate.more)
+        if self.own_only or len(counts) == 1:
+            return [candidate]
+        bounds = [self._share_ns(candidate.mesh, "dp", 1, count) for count in counts]
+        first = next(at for at, bound in enumerate(bounds) if bound <= NEAR * min(bounds))
+        return [replace(candidate, count=counts[first], more=counts[first + 1 :]), *self._each(candidate, first)]
+
+    def each_count(self, candidate: Candidate) -> list[Candidate]:
+        """One candidate for each of its numbers of microbatches."""
+        return self._each(candidate, 1 + len(candidate.more))
+
+    def _each(self, candidate: Candidate, counts: int) -> list[Candidate]:
+        alone = [replace(candidate, count=count, more=()) for count in (candidate.count, *candidate.more)[:counts]]
+        return [
+            replace(one, bound_ns=max(one.bound_ns, self._share_ns(one.mesh, "dp", 1, one.count))) for one in alone
+        ]
+
+    def _share_ns(self, mesh: Mesh, axis: str, size: int, count: int) -> int:
+        """One stage's time if an axis alone did all work in so many microbatches with the memory of all devices."""
+        world = math.prod(size for _, size in mesh.axes)
+        return self._pooled_ns(axis, size, count) * size // world
+
+    def _pooled_ns(self, axis: str, size: int, count: int) -> int:
+        key = "pooled", axis, size, count
+        if key not in self.known:
+            fewer = self.known.get(("pooled", axis, size, count // 2)) if count % 2 == 0 else None
+            free = self._free_ns(self._alone(axis, size)) or 0 if size == 1 else 0
+            if fewer is not None and fewer <= NEAR * free:
+                return free  # memory is no matter with fewer
+            self.known[key] = max(free, self._solved_pooled_ns(axis, size, count))
+        return self.known[key] or 0
+
+    def _solved_pooled_ns(self, axis: str, size: int, count: int) -> int:
+        encoded = self.encode(replace(self._alone(axis, size), count=count), None, pooled=True)
+        if encoded is None:
+            return 0
+        memory = self.memory_bytes * self.cluster.world_size // size
+        solver = Solver(encoded[0].problem, memory_bytes=memory, price=self.price)
+        found = solver.solution(0) if size == 1 else None
+        self.evaluations += solver.evaluations
+        if found is not None and found.status == "infeasible":
+            return UNREACHABLE_NS
+        self.price = self.price or (0.0 if found is None else found.price)
+        return max(solver.bound_ns, 0)
 
     def _prime_ns(self, mesh: Mesh, axis: str, size: int) -> int:
         """From as many devices along the axis as its smallest factor, on the best links that there are."""
@@ -115,10 +192,19 @@ class Bounds:
     def _floor_ns(self, mesh: Mesh, axis: str, size: int, *, inner: bool = False) -> int:
         """From one axis alone, innermost: its devices do the work of all."""
         world = math.prod(size for _, size in mesh.axes)
-        rest = self.cluster.world_size // size
-        full = Mesh((("rest", rest), (axis, size)))
-        alone = Candidate(mesh=Mesh(((axis, size),)), full=full, count=1, fewest=1)
-        return (self._free_ns(alone, inner=inner) or 0) * size // world
+        return (self._free_ns(self._alone(axis, size), inner=inner) or 0) * size // world
+
+    def _axis_ns(self, candidate: Candidate, axis: str) -> int:
+        """From one axis alone, where it lies in the candidate's mesh: its devices do the work of all."""
+        mesh = candidate.mesh
+        size, world = mesh.size(axis), math.prod(size for _, size in mesh.axes)
+        alone = Candidate(mesh=Mesh(((axis, size),)), full=candidate.full, count=1, fewest=1)
+        return (self._free_ns(alone) or 0) * size // world
+
+    def _alone(self, axis: str, size: int) -> Candidate:
+        """One axis of so many devices, innermost."""
+        full = Mesh((("rest", self.cluster.world_size // size), (axis, size)))
+        return Candidate(mesh=Mesh(((axis, size),)), full=full, count=1, fewest=1)
 
     def _free_ns(self, candidate: Candidate, *, inner: bool = False) -> int | None:
         """All work on one stage's devices, memory ignored. What one schedule allows is a part of what 1F1B does."""

@@ -86,29 +86,37 @@ def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tup
     return found
 
 
+class Ground:
+    """What all problems of one mesh share, whatever their modes: strategies and prices of conversions, made once."""
+
+    def __init__(self, model: Model, found: Positions, pricing: Pricing) -> None:
+        self.found, self.pricing = found, pricing
+        self.conversions = Conversions(pricing)
+        self.partial = partial_axes(model.graph, model.rules, found, pricing.mesh)
+        self.constrained = constrained(model.graph, model.settings.constraints)
+        self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
+
+
 def build(
-    model: Model, found: Positions, pricing: Pricing, microbatches: int, *, live: int = 1, ample: bool = False
-) -> Encoded:
+    model: Model, found: Positions, pricing: Pricing, microbatches: int, *, live: int = 1, ample: bool = False,
+    ground: Ground | None = None,
+) -> Encoded:  # fmt: skip
     """The problem of placing ``model`` on ``pricing.mesh``.
 
     ``live``: microbatches held at once, as a pipeline does. ``ample``: its fastest solution is asked for, whatever its
-    memory, so that choices which only save memory may be left out. Raises UnsupportedError naming the node if more
-    than one microbatch is impossible.
+    memory, so that choices which only save memory may be left out. ``ground``: of the same mesh, to be built on.
+    Raises UnsupportedError naming the node if more than one microbatch is impossible.
     """
-    return _Builder(model, found, pricing, microbatches, live, ample).build()
+    return _Builder(model, ground or Ground(model, found, pricing), microbatches, live, ample).build()
 
 
 class _Builder:
-    def __init__(
-        self, model: Model, found: Positions, pricing: Pricing, microbatches: int, live: int, ample: bool
-    ) -> None:
-        self.model, self.found, self.pricing, self.microbatches = model, found, pricing, microbatches
+    def __init__(self, model: Model, ground: Ground, microbatches: int, live: int, ample: bool) -> None:
+        self.model, self.found, self.pricing, self.microbatches = model, ground.found, ground.pricing, microbatches
         self.live, self.ample = live, ample
-        self.mesh: Mesh = pricing.mesh
-        self.conversions = Conversions(pricing)
-        self.partial = partial_axes(model.graph, model.rules, found, self.mesh)
-        self.constrained = constrained(model.graph, model.settings.constraints)
-        self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
+        self.mesh: Mesh = ground.pricing.mesh
+        self.conversions, self.partial = ground.conversions, ground.partial
+        self.constrained, self.legal = ground.constrained, ground.legal
         self.segments: dict[str, SegmentBuilder] = {}
         self.chains: list[Chain] = []
         self.calls: list[Node] = []

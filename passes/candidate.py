@@ -49,7 +49,8 @@ class Settings:
     """What the user fixed or left free (None), and what the model is.
 
     ``inputs``: (batch dim, sequence dim) of each input.
-    ``constraints``: what the user demands of parameters. ``schedule``: of the pipeline, if there is one.
+    ``constraints``: what the user demands of parameters. ``schedule``: of the pipeline, if there is one. ``pooled``:
+    for a bound each device stands for several, which may gather parameters only for use.
     """
 
     inputs: Mapping[str, tuple[int | None, int | None]]
@@ -58,6 +59,7 @@ class Settings:
     recompute: str | None = None
     constraints: tuple[Constraint, ...] = ()
     schedule: str | None = None
+    pooled: bool = False
 
     def modes(
         self, mesh: Mesh, *, block: bool, microbatches: int = 1, ample: bool = False, inside: Inside = ()

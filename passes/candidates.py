@@ -55,7 +55,9 @@ def pipeline_places(pinned: Mapping[str, int] | None, world_size: int, layers: i
 
 
 def with_pipeline(mesh: Mesh, order: tuple[str, ...], places: int) -> Mesh:
-    """The mesh of all processes: ``pp`` where the user named it, axes that were not named behind."""
+    """The mesh of all processes: ``pp`` where the user named it, else outermost, since stages talk least; axes that
+    were not named behind."""
+    order = order if PIPELINE_AXIS in order else (PIPELINE_AXIS, *order)
     sizes = {**dict(mesh.axes), PIPELINE_AXIS: places}
     names = [*(axis for axis in order if axis in sizes), *(axis for axis in sizes if axis not in order)]
     return Mesh(tuple((axis, sizes[axis]) for axis in names))

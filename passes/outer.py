@@ -34,11 +34,14 @@ class Rung(IntEnum):
 
     NOTHING = 0
     DEVICE = 1  # one device doing everything
-    PRIME = 2  # the fewest devices along one of its axes
-    AXIS = 3  # the innermost axis alone
-    FEWEST = 4  # a pipeline's mesh with the fewest microbatches
-    OWN = 5  # itself, memory ignored
-    LIMITED = 6  # itself, within memory
+    POOLED = 2  # one device doing everything within the memory of all
+    PRIME = 3  # the fewest devices along one of its axes
+    AXIS = 4  # each of its axes alone
+    FEWEST = 5  # its mesh with the fewest microbatches
+    SHARED = 6  # where memory binds: each axis alone, with the memory of all
+    OWN = 7  # itself, memory ignored
+    PRICED = 8  # itself, memory at the price that it had elsewhere
+    LIMITED = 9  # itself, within memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,9 +68,14 @@ class Candidate:
         return None if self.shape is None else self.shape.schedule
 
     @property
+    def stretch(self) -> float:
+        """Time of a step over that of all work on the devices of one stage."""
+        return 1.0 if self.shape is None else self.shape.stretch / self.shape.places
+
+    @property
     def step_bound_ns(self) -> float:
         """Bound on the time of a step."""
-        return self.bound_ns * (1.0 if self.shape is None else self.shape.stretch / self.shape.places)
+        return self.bound_ns * self.stretch
 
     @property
     def rank(self) -> tuple[float, tuple[tuple[str, int], ...], int, str]:
@@ -103,6 +111,8 @@ def _meshes(limits: Limits, world_size: int, places: int, batch: int | None, seq
     tried: Iterable[Mesh] = searched_meshes(world, batch or 1, sequence)
     if places == 1:
         tried = itertools.chain(tried, mixed_meshes(world, batch or 1))
+    else:  # of three axes one splits the batch
+        tried = (mesh for mesh in tried if not {"cp", "tp"} <= set(mesh.names))
     return fitting(tried, batch, sequence, count, strict=places == 1)
 
 

@@ -110,7 +110,7 @@ def arrange(units: Sequence[Unit], shape: Shape, pricing: Pricing, memory_bytes:
     if count < stages:
         return None
     transfers = [
-        2 * shape.microbatches * _transfer_ns(unit.entering_bytes, pricing) for unit in units
+        2 * shape.microbatches * transfer_ns(unit.entering_bytes, pricing) for unit in units
     ]
     time, held, saved = [0], [0], [0]
     for unit in units:
@@ -157,10 +157,8 @@ def arrange(units: Sequence[Unit], shape: Shape, pricing: Pricing, memory_bytes:
     )  # fmt: skip
 
 
-def _transfer_ns(size: int, pricing: Pricing) -> int:
+def transfer_ns(size: int, pricing: Pricing) -> int:
     """From one place to the next: the worst pair of neighbours."""
     group = pricing.groups[PIPELINE_AXIS]
     pair = Group(axis=PIPELINE_AXIS, size=2, ranks_per_node=2 if group.nodes == 1 else 1, nodes=min(2, group.nodes))
     return nanoseconds(collective_s("broadcast", size, pair, pricing.cluster, pricing.profile)) if size else 0
-
-

@@ -163,7 +163,7 @@ def fits(question: Question) -> bool:
         return False
     bounds = Bounds(
         model=model, cluster=question.cluster, profile=question.profile,
-        positions=positions(model.graph, model.rules, model.settings.inputs),
+        positions=positions(model.graph, model.rules, model.settings.inputs), memory_bytes=limits.memory_bytes,
     )  # fmt: skip
     try:
         candidates = outer_candidates(limits, question.cluster.world_size, *extents(model), layers(model))

@@ -174,7 +174,7 @@ def _one(
     size = parameter_bytes(
         whole, used, state, parts, zero, microbatches, owned=bool(owned), root=root, cast=cast
     )
-    held, transient = size.summed(root=root)
+    held, transient = (replace(size, copy=0) if settings.pooled else size).summed(root=root)
     hide = sum(
         count * pricing.collective_ns(kind, size, axis)
         for kind, axis, size, _, count in reductions(

@@ -19,15 +19,18 @@ from autopar.ir.errors import IRError
 from autopar.passes.problem import Problem, verify_problem
 from autopar.passes.solve.check import measure_assignment
 from autopar.passes.solve.choice import Candidate
-from autopar.passes.solve.lagrangian import search_multipliers
+from autopar.passes.solve.lagrangian import at_price, search_multipliers
 from autopar.passes.solve.master import solve_master
-from autopar.passes.solve.model import Model
+from autopar.passes.solve.model import Model, between
 from autopar.passes.solve.pool import gather, with_candidates
 from autopar.passes.solve.progress import Progress
 from autopar.passes.solve.relax import Evaluation, Relaxation
 from autopar.passes.solve.solution import CallRuns, Solution, Status
+from autopar.passes.solve.staged import Places, staged_bound_ns
 
-__all__ = ["CallRuns", "Solution", "Status", "lower_bound", "solve"]
+__all__ = [
+    "CallRuns", "Model", "Places", "Solution", "Solver", "Status", "between", "lower_bound", "solve", "staged_bound_ns",
+]  # fmt: skip
 
 EFFORT_LIMITS = ((64, 64, 0.05), (1000, 400, 0.3), (6000, 1500, 2.0), (32000, 4000, 20.0))
 """Per level of effort: most partial and most whole columns of a segment, deterministic time of the master."""
@@ -47,36 +50,78 @@ def solve(
 ) -> Solution:
     """Find the fastest assignment of ``problem`` within ``memory_bytes``.
 
-    ``price``: of memory (ns a byte) at the end of a similar problem, which saves work where memory binds here too.
-
     ``effort`` (0 to 4) is how many rounds of columns and master may follow the elimination, each larger than
     the one before. The search ends early once objective - bound <= gap * objective, or the bound reaches
-    ``upper_bound_ns``. Raises ``IRError`` for a malformed problem and ``LimitReachedError`` for one
-    that is too entangled to eliminate.
+    ``upper_bound_ns``. ``price``: of memory (ns a byte) at the end of a similar problem, which saves work where memory
+    binds here too. Raises ``IRError`` for a malformed problem and ``LimitReachedError`` for one that is too
+    entangled to eliminate.
     """
-    verify_problem(problem)
-    model = Model(problem)
-    progress = Progress(model=model, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap)
-    relaxation = Relaxation(model)
-    progress.note(relaxation.evaluate(relaxation.free()))
-    searched: set[int] = set()
-    best: Evaluation | None = None
-    levels = [0] * progress.floors.size
-    columns = 0
-    for _ in range(ROUNDS_PER_EFFORT * max(effort, 1)):
-        at = _weakest(progress, levels, effort)
-        if at is None:
-            break
-        if best is None or (at not in searched and not best.near(at)):
-            best = search_multipliers(relaxation, progress, at, price)
-            searched.add(at)
-        if best.at != at:
-            best = relaxation.evaluate(best.multipliers, at=at)
-            progress.note(best)
-        if levels[at] < effort and not progress.closed():
-            columns = _improve(progress, best, *EFFORT_LIMITS[levels[at]])
-        levels[at] += 1
-    return _solution(progress, columns, best.multipliers.memory if best is not None else 0.0)
+    solver = Solver(problem, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap, price=price)
+    return solver.solution(effort)
+
+
+class Solver:
+    """One problem within one limit, to which more effort may be given later; arguments as those of ``solve``.
+
+    ``binds``: whether the fastest assignment does not fit in memory.
+    """
+
+    def __init__(
+        self, problem: Problem, *, memory_bytes: int, upper_bound_ns: int | None = None, gap: float = 1e-6,
+        price: float = 0.0,
+    ) -> None:  # fmt: skip
+        verify_problem(problem)
+        self.model = Model(problem)
+        self._progress = Progress(
+            model=self.model, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap
+        )
+        self._relaxation = Relaxation(self.model)
+        self.binds = at_price(self._relaxation, self._progress, price)
+        self._price = price
+        self._searched: set[int] = set()
+        self._best: Evaluation | None = None
+        self._levels = [0] * self._progress.floors.size
+        self._columns = 0
+
+    @property
+    def evaluations(self) -> int:
+        """Eliminations so far."""
+        return self.model.evaluations
+
+    @property
+    def bound_ns(self) -> int:
+        """What is proven so far."""
+        return self._progress.bound_ns if not self._progress.empty else 0
+
+    @property
+    def free_bound_ns(self) -> int:
+        """What is proven whatever memory there is."""
+        return self._progress.free_bound_ns
+
+    def solution(self, effort: int, *, upper_bound_ns: int | None = None) -> Solution:
+        """The best after so many rounds, those of earlier calls counted; the upper bound may be lower than before."""
+        progress, levels = self._progress, self._levels
+        progress.upper_bound_ns = progress.upper_bound_ns if upper_bound_ns is None else upper_bound_ns
+        for _ in range(ROUNDS_PER_EFFORT * max(effort, 1)):
+            at = _weakest(progress, levels, effort)
+            if at is None:
+                break
+            best = self._best
+            if best is None or (at not in self._searched and not best.near(at)):
+                best = search_multipliers(self._relaxation, progress, at, self._price)
+                self._searched.add(at)
+            if best.at != at:
+                best = self._relaxation.evaluate(best.multipliers, at=at)
+                progress.note(best)
+            self._best = best
+            if levels[at] < effort and not progress.closed():
+                self._columns = _improve(progress, best, *EFFORT_LIMITS[levels[at]])
+                levels[at] += 1
+            elif not effort:
+                levels[at] += 1
+        if not effort:  # nothing was spent on columns yet
+            self._levels = [0] * len(levels)
+        return _solution(progress, self._columns, self._best.multipliers.memory if self._best is not None else 0.0)
 
 
 def lower_bound(problem: Problem) -> int | None:

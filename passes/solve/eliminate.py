@@ -11,6 +11,7 @@ its values in turn (*conditioning*) and the smaller problems are eliminated one 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import numpy as np
 
 from autopar.ir.errors import LimitReachedError
 from autopar.passes.problem import IntArray, Segment, Table
-from autopar.passes.solve.plan import Bucket, FloatArray, Plan, make_plan
+from autopar.passes.solve.plan import BYTES, Bucket, FloatArray, Plan, make_plan
 
 CAP_ENTRIES = 1 << 24
 CAP_BRANCHES = 1 << 12
@@ -157,7 +158,12 @@ class Eliminator:
             at = self.condition_at
             table = tables.min(axis=0) if at < 0 else np.moveaxis(tables.squeeze(at + 1), 0, at)
             return BranchedRun(eliminator=self, prices=prices, extras=tuple(extras), tables=tables, table=table)
-        values = [*self._price(prices), *self.plan.arranged(extras)]
+        return self.run_costs(self._cost(prices), extras)
+
+    def run_costs(self, cost: FloatArray, extras: Sequence[FloatArray] = ()) -> Run:
+        """Eliminate under a cost for every entry, in the order of ``plan.numbers``. Requires: no ``children``."""
+        cost = np.where(self.plan.blocked, np.inf, cost)
+        values = [*self._tables(cost), *self.plan.arranged(extras)]
         for bucket in self.plan.buckets:
             values.append(_message(bucket, values, self.plan.domains))
         shape = tuple(self.plan.domains[v] for v in self.plan.kept)
@@ -174,19 +180,33 @@ class Eliminator:
         ]
         return self.children[value].run(prices, cut)
 
-    def _price(self, prices: Prices) -> list[FloatArray]:
+    def _cost(self, prices: Prices) -> FloatArray:
         sync, net, held, transient = self._floats
         cost = sync * prices.time
         for price, numbers in ((prices.hidden, net), (prices.held, held), (prices.transient, transient)):
             if price != 0.0:
                 cost += price * numbers
-        cost[self.plan.blocked] = np.inf
+        return np.asarray(cost)
+
+    def _tables(self, cost: FloatArray) -> list[FloatArray]:
         plan = self.plan
         ends = (*plan.offsets[1:], cost.size) if plan.scopes else ()
         return [
             cost[a:b].reshape([plan.domains[v] for v in scope])
             for a, b, scope in zip(plan.offsets, ends, plan.scopes, strict=True)
         ]
+
+
+def blended(none: Eliminator, one: Eliminator, times: int) -> Eliminator:
+    """Requires: eliminators of equal segments but for their bytes."""
+    made = copy.copy(one)
+    made.children = tuple(blended(a, b, times) for a, b in zip(none.children, one.children, strict=True))
+    numbers = one.plan.numbers.copy()
+    numbers[BYTES] = none.plan.numbers[BYTES] + times * (numbers[BYTES] - none.plan.numbers[BYTES])
+    made.plan = replace(one.plan, numbers=numbers)
+    if not made.children:
+        made._floats = numbers.astype(np.float64)
+    return made
 
 
 def _message(bucket: Bucket, values: Sequence[FloatArray], domains: Sequence[int]) -> FloatArray:

@@ -28,14 +28,6 @@ def search_multipliers(relaxation: Relaxation, progress: Progress, at: int, pric
     Returns the evaluation with the best bound.
     """
     instances = len(relaxation.model.counts)
-    first = relaxation.evaluate(relaxation.free(), at=at)
-    progress.note(first)
-    if price and first.candidate is not None and first.candidate.memory > progress.memory_bytes:
-        weights = _only(first.candidate.works.index(max(first.candidate.works)), instances)
-        found = relaxation.evaluate(Multipliers(memory=price, weights=weights), at=at)
-        progress.note(found)
-        if _done(progress, at):
-            return found
     first = _tighten(relaxation, progress, relaxation.free(), at)
     if first.candidate is None or first.candidate.memory <= progress.memory_bytes:
         return sharpen(relaxation, progress, first)
@@ -57,6 +49,18 @@ def search_multipliers(relaxation: Relaxation, progress: Progress, at: int, pric
             break
         best = moved
     return best
+
+
+def at_price(relaxation: Relaxation, progress: Progress, price: float) -> bool:
+    """Whether the fastest assignment does not fit; then every shared state is bounded by lambda = ``price``."""
+    first = relaxation.evaluate(relaxation.free())
+    progress.note(first)
+    if first.candidate is None or first.candidate.memory <= progress.memory_bytes:
+        return False
+    if price:
+        weights = _only(first.candidate.works.index(max(first.candidate.works)), len(relaxation.model.counts))
+        progress.note(relaxation.evaluate(Multipliers(memory=price, weights=weights)))
+    return True
 
 
 def _done(progress: Progress, at: int) -> bool:

@@ -9,15 +9,16 @@ each family well is different.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autopar.passes.problem import Chain, IntArray, Problem, Segment
-from autopar.passes.solve.eliminate import CAP_ENTRIES, Eliminator, Prices
+from autopar.passes.solve.eliminate import CAP_ENTRIES, Eliminator, Prices, blended
 from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT, FloatArray, Plan
 
 PIVOT_ENTRIES = 1 << 18
@@ -94,6 +95,17 @@ class ChainModel:
         wide = np.full((self.shareds, self.states, self.states), np.inf)
         wide[shared, start, end] = table.reshape(-1)
         return wide
+
+
+def between(none: Model, one: Model, held: int) -> Model:
+    """The model whose bytes are those of ``none`` and ``held`` times what ``one`` has more."""
+    made = copy.copy(one)
+    made.root = blended(none.root, one.root, held)
+    made.chains = tuple(
+        replace(b, eliminator=blended(a.eliminator, b.eliminator, held))
+        for a, b in zip(none.chains, one.chains, strict=True)
+    )
+    return made
 
 
 class Model:

@@ -71,7 +71,7 @@ def everything(readied: Readied, arguments: Arguments) -> list[tuple[int, int]]:
     """(time, bytes) of all plans without a pipeline."""
     model = readied.model
     marks = positions(model.graph, model.rules, model.settings.inputs)
-    bounds = Bounds(model=model, cluster=arguments.cluster, profile=arguments.profile, positions=marks)
+    bounds = Bounds(model=model, cluster=arguments.cluster, profile=arguments.profile, positions=marks, memory_bytes=1)
     found: list[tuple[int, int]] = []
     for mesh in outer_candidates(Limits(memory_bytes=1), arguments.cluster.world_size, 24, None, 0):
         for count in (mesh.count, *mesh.more):

@@ -1,0 +1,152 @@
+"""Pipelines in the search: their bounds within memory, and their plans.
+
+The model is placed on the devices of one stage within the memory of all, then cut. What the places hold differs: of
+1F1B the first has as many microbatches in flight as there are places, the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from autopar.cost_model import optimizer_state_bytes
+from autopar.ir.errors import UnsupportedError
+from autopar.ir.layout import Layout
+from autopar.ir.program import Parameter
+from autopar.passes.build import Encoded
+from autopar.passes.extents import layers
+from autopar.passes.live import Live
+from autopar.passes.outer import Candidate, Rung
+from autopar.passes.pipelining import Shape, arrange, transfer_ns
+from autopar.passes.pricing import Pricing, local_bytes
+from autopar.passes.settled import settled
+from autopar.passes.shortfall import Closest
+from autopar.passes.solve import Model, Places, Solution, between, staged_bound_ns
+from autopar.passes.stage_account import copies_bytes
+from autopar.passes.standing import Best, Standing
+from autopar.passes.uniform import uniform
+from autopar.passes.units import units_of
+
+# Leaner placements that are tried for one candidate before it is taken not to fit.
+LEANER = 8
+# Places that are told apart in a bound: those between hold as little as the last of them.
+GROUPS = 3
+
+
+@dataclass(eq=False)
+class Pipelines:
+    """Bounds and settles pipelines; ``lives``: their problems, between the two."""
+
+    standing: Standing
+    lives: dict[Candidate, tuple[Live, Pricing]] = field(default_factory=dict)
+
+    def limited(self, candidate: Candidate, shape: Shape) -> Candidate | None:
+        """The candidate with a bound within memory; None where it cannot be placed or does not fit."""
+        standing = self.standing
+        made = self._live(candidate, shape)
+        if made is None:
+            return None
+        live, pricing = made
+        above = standing.above(candidate)
+        bound = candidate.bound_ns
+        if standing.bounds.price:
+            bound = max(bound, self._staged_ns(live, pricing, shape))
+        if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
+            least = max(1, int(shape.live(shape.places - 1)))
+            solver = standing.solver(live.at(least), standing.limits.memory_bytes * shape.places)
+            found = standing.solved(solver, 0, above)
+            if found.status == "infeasible":
+                self._near(candidate, shape, found, (live.one, pricing))
+                return None
+            bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
+        again = replace(candidate, rung=Rung.LIMITED, bound_ns=bound)
+        self.lives[again] = made
+        return again
+
+    def _staged_ns(self, live: Live, pricing: Pricing, shape: Shape) -> int:
+        """Time of all work on one place's devices, each place within its own memory."""
+        places, standing = shape.places, self.standing
+        arriving = self._arriving_bytes(live.one)
+        sent = 2 * shape.microbatches * transfer_ns(arriving, pricing)
+        none, one = Model(live.none.problem), Model(live.one.problem)
+        groups = []
+        for own in _parts(places):
+            ends = 1 if own[0] == 0 or own[-1] == places - 1 else 2  # that others are sent to and received from
+            groups.append(Places(
+                model=between(none, one, max(1, int(shape.live(own[-1])))), count=len(own), sent_ns=ends * sent,
+                memory_bytes=standing.limits.memory_bytes - ends * shape.microbatches * arriving,
+            ))  # fmt: skip
+        return places * staged_bound_ns(groups, standing.bounds.price)
+
+    def _arriving_bytes(self, encoded: Encoded) -> int:
+        """Least bytes that go from one stage to the next with a microbatch: what goes from call to call."""
+        model = self.standing.bounds.model
+        graph = model.graph.name
+        least: dict[str, int] = {}
+        for variable in encoded.variables[graph]:
+            if variable.kind == "carried":
+                kind = model.facts[graph, variable.name].type
+                layouts = (value for value in variable.values if isinstance(value, Layout))
+                least[variable.name] = min(local_bytes(layout, kind) for layout in layouts)
+        return min((sum(least.get(value.name, 0) for value in call.results) for call in encoded.calls), default=0)
+
+    def settle(self, candidate: Candidate, shape: Shape) -> None:
+        """Place the model for one stage's devices within the memory of all stages, then cut it.
+
+        Every call is taken to hold as many microbatches as the first stage does. A cut that does not fit asks for a
+        leaner placement. What is proven is the candidate's bound.
+        """
+        standing = self.standing
+        standing.proven.append(int(candidate.step_bound_ns))
+        made = self.lives.pop(candidate, None) or self._live(candidate, shape)
+        if made is None:
+            return
+        live, pricing = made
+        encoded = live.at(shape.most_live)
+        model, budget = standing.bounds.model_for(shape.schedule), standing.limits.memory_bytes * shape.places
+        for _ in range(LEANER):
+            solution = standing.solved(standing.solver(encoded, budget), 1)
+            if not solution.found or solution.bytes > budget:
+                self._near(candidate, shape, solution, (encoded, pricing))
+                return
+            solution = uniform(encoded.problem, solution, budget)
+            _, program = settled(standing.bounds, (encoded, pricing), candidate, solution)
+            units = units_of(model, program, solution, live.none, live.one, anywhere=layers(model) < shape.stages)
+            cut = arrange(units, shape, pricing, standing.limits.memory_bytes)
+            if cut is not None:
+                copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
+                cut = replace(cut, bytes=tuple(a + b for a, b in zip(cut.bytes, copies, strict=True)))
+            if cut is not None and max(cut.bytes) <= standing.limits.memory_bytes:
+                if standing.best is None or cut.objective_ns * candidate.handicap < standing.best_ns:
+                    standing.take(Best(candidate, solution, encoded, pricing, cut.objective_ns, cut))
+                return
+            if len(units) < shape.stages:
+                standing.bounds.refused = UnsupportedError(
+                    f"{shape.stages} pipeline stages, but the model has only {len(units)} parts to cut it into"
+                )
+                return
+            self._near(candidate, shape, solution, (encoded, pricing))
+            budget = int(min(budget, solution.bytes) * 0.93)
+
+    def _live(self, candidate: Candidate, shape: Shape) -> tuple[Live, Pricing] | None:
+        bounds = self.standing.bounds
+        none = bounds.encode(candidate, shape.schedule, live=0)
+        one = none and bounds.encode(candidate, shape.schedule, live=1)
+        return (Live(none=none[0], one=one[0]), one[1]) if none and one else None
+
+    def _near(
+        self, candidate: Candidate, shape: Shape, solution: Solution, encoded: tuple[Encoded, Pricing]
+    ) -> None:
+        share = -(-solution.bytes // shape.places)
+        self.standing.near(Closest(candidate, solution, *encoded, share), solution.least_bytes // shape.places)
+
+    def _state_bytes(self, parameter: Parameter) -> int:
+        local, bounds = parameter.layout.local_shape(parameter.type.shape), self.standing.bounds
+        return optimizer_state_bytes(bounds.model.settings.optimizer, local, parameter.type.dtype, bounds.profile)
+
+
+def _parts(places: int) -> list[range]:
+    """The first place, the last one, and those between in at most ``GROUPS`` runs of neighbours."""
+    between = range(1, places - 1)
+    step = max(1, -(-len(between) // GROUPS))
+    runs = [between[first : first + step] for first in range(0, len(between), step)]
+    return [range(1), *runs, range(places - 1, places)]

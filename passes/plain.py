@@ -1,0 +1,116 @@
+"""Candidates without a pipeline in the search: their bounds at a price of memory, and their plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from autopar.passes.build import Encoded
+from autopar.passes.outer import Candidate, Rung
+from autopar.passes.pricing import Pricing
+from autopar.passes.settled import peak_bytes
+from autopar.passes.shortfall import Closest
+from autopar.passes.solve import Solution, Solver
+from autopar.passes.standing import Best, Standing
+
+# Leaner placements that are tried for one candidate before it is taken not to fit.
+LEANER = 8
+
+Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], Solver]"
+
+
+@dataclass(eq=False)
+class Plain:
+    """Bounds and settles meshes of one stage; ``begun``: their solvers, to go on with."""
+
+    standing: Standing
+    begun: dict[Candidate, Begun] = field(default_factory=dict)
+
+    def settle(self, candidate: Candidate) -> tuple[Candidate | None, int | None]:
+        """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means.
+
+        Returns it with its new bound if it may still become better, and what bounds more microbatches, None if these
+        do no better.
+        """
+        thorough = candidate.rung == Rung.LIMITED
+        begun = self.begun.pop(candidate, None) or self._begin(candidate)
+        if begun is None:
+            return None, None
+        encoded, solver = begun
+        standing = self.standing
+        budget, above = standing.limits.memory_bytes, standing.above(candidate)
+        bound, done, ruled_out = 0, thorough, False
+        for attempt in range(LEANER):
+            if attempt:
+                solver = standing.solver(encoded[0], budget)
+            solution = standing.solved(solver, int(thorough), above)
+            if thorough and solution.status == "feasible" and (above is None or solution.objective_ns <= above):
+                solution = standing.solved(solver, 2, above)
+            standing.bounds.price = solution.price or standing.bounds.price
+            if attempt == 0:
+                bound = solution.bound_ns if solution.status != "unknown" else candidate.bound_ns
+                ruled_out = solution.status == "infeasible"
+                done = done or solution.status in ("optimal", "dominated", "infeasible")
+            fits = (
+                solution.found
+                and solution.status in ("optimal", "feasible", "dominated")
+                and solution.bytes <= budget
+            )
+            over = self.peak(candidate, solution, encoded) - standing.limits.memory_bytes if solution.found else 0
+            if not fits or over <= 0:
+                break
+            budget, fits = solution.bytes - over, False  # the sum is too small by what the walk finds
+            if not thorough:
+                done = False
+                break
+        if over > 0:
+            solution = replace(solution, bytes=standing.limits.memory_bytes + over)
+        if fits and (above is None or solution.objective_ns < above):
+            standing.take(Best(candidate, solution, *encoded, solution.objective_ns))
+        standing.near(Closest(candidate, solution, *encoded, solution.bytes), solution.least_bytes)
+        last = fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns
+        more = None if last else solution.free_bound_ns
+        if done:
+            standing.proven += [] if ruled_out else [bound]
+            return None, more
+        again = replace(candidate, rung=Rung.LIMITED, bound_ns=max(bound, candidate.bound_ns), more=())
+        self.begun[again] = begun
+        return again, more
+
+    def priced(self, candidate: Candidate) -> list[Candidate]:
+        """A candidate with the bound that the price of memory gives, and one with more microbatches.
+
+        Itself where its memory is ample; nothing if it cannot be placed.
+        """
+        begun = self._begin(candidate)
+        if begun is None:
+            return []
+        solver = begun[1]
+        alone = replace(candidate, rung=Rung.PRICED)
+        if solver.binds:
+            alone = replace(alone, bound_ns=max(candidate.bound_ns, solver.bound_ns), more=())
+        self.begun[alone] = begun
+        larger = with_more(candidate, solver.free_bound_ns, hooked=False) if solver.binds else None
+        return [alone, *([] if larger is None else [larger])]
+
+    def peak(self, candidate: Candidate, solution: Solution, encoded: tuple[Encoded, Pricing]) -> int:
+        """Most bytes that are held at once."""
+        bounds, enough = self.standing.bounds, self.standing.limits.memory_bytes
+        return peak_bytes(bounds, encoded, candidate, solution, enough=enough)
+
+    def _begin(self, candidate: Candidate) -> Begun | None:
+        encoded = self.standing.bounds.encode(candidate, None)
+        if encoded is None:
+            return None
+        return encoded, self.standing.solver(encoded[0], self.standing.limits.memory_bytes)
+
+
+def with_more(candidate: Candidate, bound_ns: int, *, hooked: bool) -> Candidate | None:
+    """With more microbatches, which never cost less time unless prices are the user's own; None if there are none."""
+    if not candidate.more:
+        return None
+    first, *more = candidate.more
+    larger = replace(candidate, count=first, more=tuple(more))
+    if hooked:
+        return replace(larger, rung=Rung.FEWEST, bound_ns=0)
+    return replace(larger, bound_ns=max(larger.bound_ns, bound_ns))

@@ -1,0 +1,97 @@
+"""A lower bound for a model cut into stages that run at once, each within a memory of its own.
+
+Place s takes the instances A_s within ``memory_s``; with ``sent_s``, its communication with others, it is busy for T
+at most. With prices λ_s >= 0 and weights y_s >= 0
+
+    y_s · Σ over A_s of (time + λ_s · bytes_s)  <=  y_s · (T - sent_s + λ_s · memory_s)               for each place
+    T  >=  (Σ over instances of  min over s of y_s (time + λ_s · bytes_s)  +  Σ y_s (sent_s - λ_s memory_s)) / Σ y_s
+
+where bytes_s differ by what a place holds of each microbatch in flight. An instance is a call of a block as a whole;
+the root may stand anywhere, so there each entry of a table takes its own minimum. Weights are such that a block
+costs the same everywhere, which makes the bound tight where blocks are all there is. Places that hold less have no
+higher price; all such prices of a short list are tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.passes.solve.chain import power
+from autopar.passes.solve.eliminate import Prices
+from autopar.passes.solve.model import Model
+from autopar.passes.solve.plan import BYTES, SYNC, FloatArray
+
+EXPOSED = (0.0, 1.0)  # multipliers of hideable traffic that are tried
+SHARES = (1.0, 0.2, 0.0)  # of the price that is given, which are tried
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Places:
+    """So many places alike. ``memory_bytes``, ``sent_ns``: of each."""
+
+    model: Model
+    count: int
+    memory_bytes: int
+    sent_ns: int
+
+
+def staged_bound_ns(places: Sequence[Places], price: float) -> int:
+    """Least time T of the slowest place; 0 where nothing can be said cheaply.
+
+    ``price``: what a byte may be worth, in ns. Requires: models of one problem but for their bytes, those that hold
+    most first.
+    """
+    first = places[0].model
+    if not first.chains or first.root.children:
+        return 0
+    prices = [share * price for share in SHARES]
+    tables = [
+        [[_block(at, number, one) for one in prices] for at in places] for number in range(len(first.chains))
+    ]
+    roots = [[_root(at, one) for one in prices] for at in places]
+    best = 0.0
+    for chosen in itertools.combinations_with_replacement(range(len(prices)), len(places)):
+        own = [[row[s][p] for s, p in enumerate(chosen)] for row in tables]
+        costs = [roots[s][p] for s, p in enumerate(chosen)]
+        best = max(best, _bound(places, own, costs, [prices[p] for p in chosen]))
+    return int(best * (1 - 1e-9))
+
+
+def _bound(
+    places: Sequence[Places], tables: Sequence[Sequence[FloatArray]], roots: Sequence[FloatArray],
+    prices: Sequence[float],
+) -> float:  # fmt: skip
+    """``tables`` by chain and place."""
+    first = places[0].model
+    longest = max(range(len(tables)), key=lambda number: first.counts[1 + number])
+    least = [float(table.min()) for table in tables[longest]]
+    if not all(np.isfinite(least)) or min(least) <= 0:
+        return 0.0
+    weights = [least[0] / one for one in least]
+    extras = []
+    for chain, row in zip(first.chains, tables, strict=True):
+        table = np.min([weight * one for weight, one in zip(weights, row, strict=True)], axis=0)
+        extras.append(chain.in_root(power(table, chain.chain.count).table))
+    cost = np.min([weight * one for weight, one in zip(weights, roots, strict=True)], axis=0)
+    total = float(first.root.run_costs(cost, extras).table.min())
+    for weight, at, price in zip(weights, places, prices, strict=True):
+        total += weight * at.count * (at.sent_ns - price * at.memory_bytes)
+    bound = total / sum(weight * at.count for weight, at in zip(weights, places, strict=True))
+    return bound if np.isfinite(bound) else 0.0
+
+
+def _block(at: Places, number: int, price: float) -> FloatArray:
+    """(shared, in, out): cost of one call at these places."""
+    chain = at.model.chains[number]
+    runs = [chain.eliminator.run(Prices(time=1.0, hidden=mu, held=price, transient=0.0)) for mu in EXPOSED]
+    return np.asarray(chain.boundary(np.max([run.table for run in runs], axis=0)).min(axis=3))
+
+
+def _root(at: Places, price: float) -> FloatArray:
+    """Cost of every entry of the root's tables, none of its traffic exposed."""
+    numbers = at.model.root.plan.numbers
+    return np.asarray(numbers[SYNC] + price * numbers[BYTES], dtype=np.float64)

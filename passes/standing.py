@@ -1,0 +1,71 @@
+"""How far a search is: the best plan, what was proven of all others, and what came closest where nothing fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autopar.passes.bounds import UNLIMITED_BYTES, Bounds
+from autopar.passes.build import Encoded
+from autopar.passes.found import Limits
+from autopar.passes.outer import Candidate
+from autopar.passes.pipelining import Arrangement
+from autopar.passes.pricing import Pricing
+from autopar.passes.shortfall import Closest
+from autopar.passes.solve import Solution, Solver
+
+# Memory binds where it makes the best plan so much slower.
+BINDS = 1.02
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best plan so far."""
+
+    candidate: Candidate
+    solution: Solution
+    encoded: Encoded
+    pricing: Pricing
+    objective_ns: int
+    cut: Arrangement | None = None
+
+
+@dataclass(eq=False)
+class Standing:
+    """``best_ns``: of the best, with its handicap. ``least_bytes``: that any plan was proven to need. ``proven``:
+    bounds of candidates that are done with."""
+
+    bounds: Bounds
+    limits: Limits
+    best_ns: float = 0.0
+    best: Best | None = None
+    closest: Closest | None = None
+    least_bytes: int = UNLIMITED_BYTES
+    proven: list[int] = field(default_factory=list)
+
+    def above(self, candidate: Candidate) -> int | None:
+        """What is no better than the best plan, as a bound of the candidate; None while there is none."""
+        return int(self.best_ns / (candidate.handicap * candidate.stretch)) if self.best else None
+
+    def solver(self, encoded: Encoded, memory_bytes: int) -> Solver:
+        """Knowing what memory was worth last."""
+        made = Solver(encoded.problem, memory_bytes=memory_bytes, price=self.bounds.price)
+        self.bounds.evaluations += made.evaluations
+        return made
+
+    def solved(self, solver: Solver, effort: int, above: int | None = None) -> Solution:
+        before = solver.evaluations
+        found = solver.solution(effort, upper_bound_ns=above)
+        self.bounds.evaluations += solver.evaluations - before
+        return found
+
+    def take(self, best: Best) -> None:
+        """Keep a plan that is better than all before."""
+        self.best, self.best_ns = best, best.objective_ns * best.candidate.handicap
+        free = best.solution.free_bound_ns * BINDS
+        self.bounds.binds = best.cut is None and best.objective_ns > free and not self.bounds.own_only
+
+    def near(self, found: Closest, least_bytes: int) -> None:
+        """Remember a placement that did not fit, by what it needs of one place."""
+        self.least_bytes = min(self.least_bytes, least_bytes)
+        if self.closest is None or found.bytes < self.closest.bytes:
+            self.closest = found
