@@ -124,9 +124,8 @@ def advised(error: InfeasibleError, model: Model, arguments: Arguments, deadline
     arguments.progress("nothing fits; trying what would")
     question = Question(model=model, cluster=arguments.cluster, profile=arguments.profile, limits=arguments.limits())
     found = advice(question, fits, needed, deadline_s)
-    lines = [f"in conflict: {', '.join(found.conflict)}", "what works, each tried:", *(f"- {c}" for c in found.changes)]
-    if not found.complete:
-        lines.append("(the time limit ended the trials)")
+    tried = "what works, each tried: " if found.complete else "what works of what there was time to try: "
+    lines = [f"in conflict: {', '.join(found.conflict)}", tried + ", ".join(found.changes)]
     details = {**error.details, "conflict": list(found.conflict), "relaxations": list(found.changes)}
     return InfeasibleError("\n".join((str(error), *lines)), details=details)
 

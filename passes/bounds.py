@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from autopar.cost_model import Cluster, CostProfile, axis_groups
 from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.mesh import Mesh
-from autopar.passes.build import Encoded, Ground, Model, build
+from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
+from autopar.passes.ground import Ground
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
@@ -71,7 +72,7 @@ class Bounds:
         return self.variants[key]
 
     def encode(
-        self, candidate: Candidate, schedule: str | None, *, live: int = 1, ample: bool = False, inner: bool = False,
+        self, candidate: Candidate, schedule: str | None, *, ample: bool = False, inner: bool = False,
         pooled: bool = False,
     ) -> tuple[Encoded, Pricing] | None:  # fmt: skip
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
@@ -80,7 +81,7 @@ class Bounds:
         try:
             ground = self._ground(candidate, inner=inner)
             model = self.model_for(schedule, pooled=pooled)
-            made = build(model, ground.found, ground.pricing, count, live=live, ample=ample, ground=ground)
+            made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
             return made, ground.pricing
         except (UnsupportedError, InfeasibleError) as error:
             self._refuse(candidate, error)

@@ -22,11 +22,9 @@ from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.recompute import is_expensive
 from autopar.ir.rules import NodeRule
 from autopar.passes.candidate import Settings, StoredParameter
-from autopar.passes.constrain import constrained
-from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
+from autopar.passes.ground import Ground
 from autopar.passes.microbatches import refuse_crossing, refuse_writes
-from autopar.passes.partials import partial_axes
 from autopar.passes.positions import BATCH_AXES, Positions, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import Chain, Problem
@@ -86,34 +84,23 @@ def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tup
     return found
 
 
-class Ground:
-    """What all problems of one mesh share, whatever their modes: strategies and prices of conversions, made once."""
-
-    def __init__(self, model: Model, found: Positions, pricing: Pricing) -> None:
-        self.found, self.pricing = found, pricing
-        self.conversions = Conversions(pricing)
-        self.partial = partial_axes(model.graph, model.rules, found, pricing.mesh)
-        self.constrained = constrained(model.graph, model.settings.constraints)
-        self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
-
-
 def build(
-    model: Model, found: Positions, pricing: Pricing, microbatches: int, *, live: int = 1, ample: bool = False,
+    model: Model, found: Positions, pricing: Pricing, microbatches: int, *, ample: bool = False,
     ground: Ground | None = None,
 ) -> Encoded:  # fmt: skip
     """The problem of placing ``model`` on ``pricing.mesh``.
 
-    ``live``: microbatches held at once, as a pipeline does. ``ample``: its fastest solution is asked for, whatever its
-    memory, so that choices which only save memory may be left out. ``ground``: of the same mesh, to be built on.
-    Raises UnsupportedError naming the node if more than one microbatch is impossible.
+    ``ample``: its fastest solution is asked for, whatever its memory, so that choices which only save memory may be
+    left out. ``ground``: of the same mesh, to be built on. Raises UnsupportedError naming the node if more than one
+    microbatch is impossible.
     """
-    return _Builder(model, ground or Ground(model, found, pricing), microbatches, live, ample).build()
+    return _Builder(model, ground or Ground(model, found, pricing), microbatches, ample).build()
 
 
 class _Builder:
-    def __init__(self, model: Model, ground: Ground, microbatches: int, live: int, ample: bool) -> None:
+    def __init__(self, model: Model, ground: Ground, microbatches: int, ample: bool) -> None:
         self.model, self.found, self.pricing, self.microbatches = model, ground.found, ground.pricing, microbatches
-        self.live, self.ample = live, ample
+        self.ample = ample
         self.mesh: Mesh = ground.pricing.mesh
         self.conversions, self.partial = ground.conversions, ground.partial
         self.constrained, self.legal = ground.constrained, ground.legal
@@ -139,7 +126,7 @@ class _Builder:
         settings = self.model.settings
         many, inside = self.microbatches, self.pricing.inside
         modes = settings.modes(self.mesh, block=not root, microbatches=many, ample=self.ample, inside=inside)
-        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions, self.live)
+        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions)
         self.segments[graph.name] = builder
         return builder
 
@@ -330,7 +317,7 @@ class _Builder:
         for name in carried:
             fact = self.model.facts[block.name, name]
             sizes = np.array([local_bytes(layout, fact.type) for layout in have.layouts[name]], dtype=np.int64)
-            held = np.where(inner.dropped, self.live * sizes[:, None], 0)
+            held = np.where(inner.dropped, sizes[:, None], 0)
             passing = np.repeat(2 * sizes[:, None], len(inner.modes), axis=1) if fact.grad else None
             inner.tables.append(inner.memory((have.variable[name], inner.mode), held, passing))
 

@@ -1,38 +1,27 @@
-"""A problem for any number of microbatches held at once, from those of none and of one: memory is linear in it."""
+"""A problem for any number of microbatches held at once: memory is linear in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autopar.passes.build import Encoded
 from autopar.passes.problem import Segment, Table
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Live:
-    """One problem, holding nothing of a microbatch (``none``) and all of one (``one``)."""
-
-    none: Encoded
-    one: Encoded
-
-    def at(self, live: int) -> Encoded:
-        """Holding so many."""
-        if live == 1:
-            return self.one
-        problem = self.one.problem
-        root = _at(self.none.problem.root, problem.root, live)
-        chains = tuple(
-            replace(one, segment=_at(none.segment, one.segment, live))
-            for none, one in zip(self.none.problem.chains, problem.chains, strict=True)
-        )
-        return replace(self.one, problem=replace(problem, root=root, chains=chains))
+def holding(encoded: Encoded, live: int) -> Encoded:
+    """``encoded``, which holds one microbatch, holding ``live`` of them."""
+    if live == 1:
+        return encoded
+    problem = encoded.problem
+    chains = tuple(replace(chain, segment=_segment(chain.segment, live)) for chain in problem.chains)
+    return replace(encoded, problem=replace(problem, root=_segment(problem.root, live), chains=chains))
 
 
-def _at(none: Segment, one: Segment, live: int) -> Segment:
-    return replace(one, tables=tuple(_table(a, b, live) for a, b in zip(none.tables, one.tables, strict=True)))
+def _segment(segment: Segment, live: int) -> Segment:
+    return replace(segment, tables=tuple(_table(table, live) for table in segment.tables))
 
 
-def _table(none: Table, one: Table, live: int) -> Table:
-    if none.bytes is None or one.bytes is None:
-        return one
-    return replace(one, bytes=none.bytes + live * (one.bytes - none.bytes))
+def _table(table: Table, live: int) -> Table:
+    if table.bytes is None or table.saved_bytes is None:
+        return table
+    return replace(table, bytes=table.bytes + (live - 1) * table.saved_bytes)

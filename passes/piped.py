@@ -14,7 +14,7 @@ from autopar.ir.layout import Layout
 from autopar.ir.program import Parameter
 from autopar.passes.build import Encoded
 from autopar.passes.extents import layers
-from autopar.passes.live import Live
+from autopar.passes.live import holding
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pipelining import Shape, arrange, transfer_ns
 from autopar.passes.pricing import Pricing, local_bytes
@@ -34,40 +34,39 @@ GROUPS = 3
 
 @dataclass(eq=False)
 class Pipelines:
-    """Bounds and settles pipelines; ``lives``: their problems, between the two."""
+    """Bounds and settles pipelines; ``begun``: their problems, between the two."""
 
     standing: Standing
-    lives: dict[Candidate, tuple[Live, Pricing]] = field(default_factory=dict)
+    begun: dict[Candidate, tuple[Encoded, Pricing]] = field(default_factory=dict)
 
     def limited(self, candidate: Candidate, shape: Shape) -> Candidate | None:
         """The candidate with a bound within memory; None where it cannot be placed or does not fit."""
         standing = self.standing
-        made = self._live(candidate, shape)
+        made = standing.bounds.encode(candidate, shape.schedule)
         if made is None:
             return None
-        live, pricing = made
         above = standing.above(candidate)
         bound = candidate.bound_ns
         if standing.bounds.price:
-            bound = max(bound, self._staged_ns(live, pricing, shape))
+            bound = max(bound, self._staged_ns(*made, shape))
         if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
             least = max(1, int(shape.live(shape.places - 1)))
-            solver = standing.solver(live.at(least), standing.limits.memory_bytes * shape.places)
+            solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
             found = standing.solved(solver, 0, above)
             if found.status == "infeasible":
-                self._near(candidate, shape, found, (live.one, pricing))
+                self._near(candidate, shape, found, made)
                 return None
             bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
         again = replace(candidate, rung=Rung.LIMITED, bound_ns=bound)
-        self.lives[again] = made
+        self.begun[again] = made
         return again
 
-    def _staged_ns(self, live: Live, pricing: Pricing, shape: Shape) -> int:
+    def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape) -> int:
         """Time of all work on one place's devices, each place within its own memory."""
         places, standing = shape.places, self.standing
-        arriving = self._arriving_bytes(live.one)
+        arriving = self._arriving_bytes(encoded)
         sent = 2 * shape.microbatches * transfer_ns(arriving, pricing)
-        none, one = Model(live.none.problem), Model(live.one.problem)
+        none, one = Model(holding(encoded, 0).problem), Model(encoded.problem)
         groups = []
         for own in _parts(places):
             ends = 1 if own[0] == 0 or own[-1] == places - 1 else 2  # that others are sent to and received from
@@ -97,11 +96,11 @@ class Pipelines:
         """
         standing = self.standing
         standing.proven.append(int(candidate.step_bound_ns))
-        made = self.lives.pop(candidate, None) or self._live(candidate, shape)
+        made = self.begun.pop(candidate, None) or standing.bounds.encode(candidate, shape.schedule)
         if made is None:
             return
-        live, pricing = made
-        encoded = live.at(shape.most_live)
+        one, pricing = made
+        none, encoded = holding(one, 0), holding(one, shape.most_live)
         model, budget = standing.bounds.model_for(shape.schedule), standing.limits.memory_bytes * shape.places
         for _ in range(LEANER):
             solution = standing.solved(standing.solver(encoded, budget), 1)
@@ -110,7 +109,7 @@ class Pipelines:
                 return
             solution = uniform(encoded.problem, solution, budget)
             _, program = settled(standing.bounds, (encoded, pricing), candidate, solution)
-            units = units_of(model, program, solution, live.none, live.one, anywhere=layers(model) < shape.stages)
+            units = units_of(model, program, solution, none, one, anywhere=layers(model) < shape.stages)
             cut = arrange(units, shape, pricing, standing.limits.memory_bytes)
             if cut is not None:
                 copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
@@ -126,12 +125,6 @@ class Pipelines:
                 return
             self._near(candidate, shape, solution, (encoded, pricing))
             budget = int(min(budget, solution.bytes) * 0.93)
-
-    def _live(self, candidate: Candidate, shape: Shape) -> tuple[Live, Pricing] | None:
-        bounds = self.standing.bounds
-        none = bounds.encode(candidate, shape.schedule, live=0)
-        one = none and bounds.encode(candidate, shape.schedule, live=1)
-        return (Live(none=none[0], one=one[0]), one[1]) if none and one else None
 
     def _near(
         self, candidate: Candidate, shape: Shape, solution: Solution, encoded: tuple[Encoded, Pricing]

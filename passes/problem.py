@@ -42,7 +42,8 @@ class Table:
     """Costs that depend on the joint choice of one to three variables.
 
     All arrays are int64 and have the shape of the domains of ``variables``, in that order.
-    ``None`` stands for zeros. Only ``sync_ns`` and ``bytes`` may be negative.
+    ``None`` stands for zeros. Only ``sync_ns`` and ``bytes`` may be negative. ``saved_bytes``: the part of ``bytes``
+    that each microbatch in flight adds, counted once; the solver does not look at it.
     """
 
     variables: tuple[int, ...]
@@ -51,6 +52,7 @@ class Table:
     cover_ns: IntArray | None = None
     bytes: IntArray | None = None
     transient_bytes: IntArray | None = None
+    saved_bytes: IntArray | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,6 +17,7 @@ from autopar.passes.bounds import Bounds
 from autopar.passes.build import Model
 from autopar.passes.extents import extents, layers
 from autopar.passes.found import Limits
+from autopar.passes.live import holding
 from autopar.passes.outer import Candidate, outer_candidates
 from autopar.passes.positions import positions
 from autopar.passes.settled import peak_bytes
@@ -185,10 +186,10 @@ def _tried(candidates: list[Candidate]) -> Iterator[Candidate]:
 def _fits(bounds: Bounds, candidate: Candidate, budget: int) -> bool:
     shape = candidate.shape
     live, places = (1, 1) if shape is None else (shape.most_live, shape.places)
-    made = bounds.encode(candidate, candidate.schedule, live=live)
+    made = bounds.encode(candidate, candidate.schedule)
     if made is None:
         return False
-    leanest = solve(made[0].problem, memory_bytes=0, effort=0)
+    leanest = solve(holding(made[0], live).problem, memory_bytes=0, effort=0)
     if not leanest.found or leanest.bytes > budget * places:
         return False
     return shape is not None or peak_bytes(bounds, made, candidate, leanest, enough=budget) <= budget

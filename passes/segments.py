@@ -40,13 +40,12 @@ class Consumer:
 
 @dataclass(eq=False)
 class SegmentBuilder:
-    """Collects variables and tables; variable 0 is the mode. ``live``: microbatches that are held at once."""
+    """Collects variables and tables; variable 0 is the mode. One microbatch is held at once."""
 
     name: str
     modes: tuple[Mode, ...]
     microbatches: int
     conversions: Conversions
-    live: int = 1
     variables: list[Variable] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
@@ -82,7 +81,7 @@ class SegmentBuilder:
         if kept is not None and self.selective.any():
             held = np.where(self.selective, kept[..., None], held)
             dropped = np.where(self.selective, np.maximum(dropped - held, 0), dropped)
-        return self.live * held, dropped
+        return held, dropped
 
     def node(
         self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray,
@@ -96,13 +95,13 @@ class SegmentBuilder:
         self.tables.append(Table(
             variables=(variable, self.mode), sync_ns=time,
             cover_ns=np.rint(time * self.conversions.pricing.overlap).astype(np.int64),
-            bytes=held, transient_bytes=dropped + transient[:, None],
+            bytes=held, transient_bytes=dropped + transient[:, None], saved_bytes=held,
         ))  # fmt: skip
 
     def memory(self, variables: tuple[int, ...], held: IntArray, transient: IntArray | None = None) -> Table:
-        return Table(
-            variables=variables, sync_ns=np.zeros(held.shape, np.int64), bytes=held, transient_bytes=transient
-        )
+        """``held`` of each microbatch."""
+        none = np.zeros(held.shape, np.int64)
+        return Table(variables=variables, sync_ns=none, bytes=held, transient_bytes=transient, saved_bytes=held)
 
     def equal(
         self, left: int, left_layouts: Sequence[Layout], right: int, right_layouts: Sequence[Layout]
@@ -210,14 +209,17 @@ class SegmentBuilder:
         time = self.passes_ns(forward, backward, self.dear)
         held, dropped = self.by_mode(saved, keeps)
         hide: IntArray | None = None
+        per_microbatch = held
         if kept is not None:
             time, held, dropped = time + kept.sync_ns, held + kept.bytes, dropped + kept.transient_bytes
             time, hide = np.minimum(time, FORBIDDEN), kept.hide_ns
         if index is not None:
             time, held, dropped = time[:, index], held[:, index], dropped[:, index]
+            per_microbatch = per_microbatch[:, index]
             hide = None if hide is None else hide[:, index]
         if variable == producer:
             raise ValueError("a value's producer and consumer are one variable")
         self.tables.append(Table(
-            variables=(producer, variable, self.mode), sync_ns=time, hide_ns=hide, bytes=held, transient_bytes=dropped
+            variables=(producer, variable, self.mode), sync_ns=time, hide_ns=hide, bytes=held, transient_bytes=dropped,
+            saved_bytes=per_microbatch,
         ))  # fmt: skip

@@ -54,14 +54,15 @@ def units_of(
         for index, (node, runs) in enumerate(zip(lean.calls, solution.calls, strict=True))
     }
     found: list[tuple[Mark, Cost, int, bool]] = []
-    for node, entering in zip(graph.nodes, _entering(graph), strict=True):
+    for node, (entering, inside) in zip(graph.nodes, _entering(graph), strict=True):
         name = node.results[0].name
         if node.target != "call":
             found.append((Mark(name), root.pop(name, Cost()), entering, anywhere))
             continue
         base, _, run = name.rpartition(".run") if ".run" in name else (name, "", "-1")
         for call in range(int(str(node.attr("count")))):
-            found.append((Mark(name, call), calls[base][int(run)] + root.pop(base, Cost()), entering, True))
+            cost = calls[base][int(run)] + root.pop(base, Cost())
+            found.append((Mark(name, call), cost, inside if call else entering, True))
     return _joined(found)
 
 
@@ -86,8 +87,8 @@ def _joined(found: Sequence[tuple[Mark, Cost, int, bool]]) -> tuple[Unit, ...]:
     )  # fmt: skip
 
 
-def _entering(graph: Graph) -> list[int]:
-    """For each node the bytes that would come in if a stage began there."""
+def _entering(graph: Graph) -> list[tuple[int, int]]:
+    """For each node the bytes that would come in if a stage began there; and at a later one of its calls."""
     depends = dependence(graph.nodes)
     made: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -99,15 +100,20 @@ def _entering(graph: Graph) -> list[int]:
         value.name: local_bytes(value.layout, value.type) for node in graph.nodes for value in node.results
         if value.layout is not None
     }  # fmt: skip
-    change = [0] * (len(graph.nodes) + 1)
-    for name, at in made.items():
-        if name in last:
-            change[at + 1] += sizes[name]
-            change[last[name] + 1] -= sizes[name]
+    ending: dict[int, list[str]] = {}
+    for name, at in last.items():
+        ending.setdefault(at, []).append(name)
     found, alive = [], 0
-    for index in range(len(graph.nodes)):
-        alive += change[index]
-        found.append(alive)
+    for index, node in enumerate(graph.nodes):
+        left = sum(sizes[name] for name in ending.get(index, ()))
+        inside = 0
+        if node.target == "call":
+            carried = int(str(node.attr("carried")))
+            again = [name for name in ending.get(index, ()) if name in node.operands[carried:]]
+            inside = alive - left + sum(sizes[name] for name in again)
+            inside += sum(sizes[value.name] for value in node.results[:carried])
+        found.append((alive, inside))
+        alive += sum(sizes[value.name] for value in node.results if value.name in last) - left
     return found
 
 

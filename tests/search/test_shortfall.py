@@ -67,7 +67,8 @@ class Spare(torch.nn.Module):
         self.spare = torch.nn.Parameter(torch.zeros(1000, 1000))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.used(x).sum()
+        found: torch.Tensor = self.used(x)
+        return found.sum()
 
 
 def test_what_is_never_trained_needs_no_gradients() -> None:
