@@ -2,7 +2,7 @@
 
 Let one device do the work of several neighbours: it takes at most as many times as long, since every price is a start
 plus a rate. So one device bounds every mesh, two along an axis all meshes with twice as many or any even number there,
-and an axis alone all meshes in which it lies so. Devices hold together what one would, or more: so one with
+and the mesh of an innermost axis all meshes that end in it. Devices hold together what one would, or more: so one with
 the memory of all bounds every mesh with as many microbatches (also a pipeline, which holds at least one of them).
 More microbatches never cost less, so few bound many. A pipeline takes its share of all work on one stage's devices,
 stretched by its bubble.
@@ -123,24 +123,23 @@ class Bounds:
         if rung == Rung.DEVICE:
             return self._floor_ns(mesh, "dp", 1)
         if rung == Rung.POOLED:
-            return min(self._share_ns(mesh, "dp", 1, count) for count in (candidate.count, *candidate.more))
+            return min(self._share_ns(mesh, None, count) for count in (candidate.count, *candidate.more))
         if rung == Rung.PRIME:
             return max((self._prime_ns(mesh, axis, size) for axis, size in mesh.axes if axis in PRIME_AXES), default=0)
         if rung == Rung.SHARED:
             if not self.binds or len(mesh.axes) == 1:
                 return 0
-            axes = [(axis, size) for axis, size in mesh.axes if axis in PRIME_AXES]
-            return max((self._share_ns(mesh, axis, size, candidate.count) for axis, size in axes), default=0)
-        if len(mesh.axes) == 1:
-            return 0
-        return max((self._axis_ns(candidate, axis) for axis in mesh.names if axis in PRIME_AXES), default=0)
+            axes = [axis for axis in mesh.names if axis in PRIME_AXES]
+            return max((self._share_ns(mesh, axis, candidate.count) for axis in axes), default=0)
+        axis, size = mesh.axes[-1]
+        return self._floor_ns(mesh, axis, size) if axis in PRIME_AXES and len(mesh.axes) > 1 else 0
 
     def by_count(self, candidate: Candidate) -> list[Candidate]:
         """The candidate without numbers of microbatches that are surely slow for want of memory, and each of those."""
         counts = (candidate.count, *candidate.more)
         if self.own_only or len(counts) == 1:
             return [candidate]
-        bounds = [self._share_ns(candidate.mesh, "dp", 1, count) for count in counts]
+        bounds = [self._share_ns(candidate.mesh, None, count) for count in counts]
         first = next(at for at, bound in enumerate(bounds) if bound <= NEAR * min(bounds))
         return [replace(candidate, count=counts[first], more=counts[first + 1 :]), *self._each(candidate, first)]
 
@@ -151,26 +150,31 @@ class Bounds:
     def _each(self, candidate: Candidate, counts: int) -> list[Candidate]:
         alone = [replace(candidate, count=count, more=()) for count in (candidate.count, *candidate.more)[:counts]]
         return [
-            replace(one, bound_ns=max(one.bound_ns, self._share_ns(one.mesh, "dp", 1, one.count))) for one in alone
+            replace(one, bound_ns=max(one.bound_ns, self._share_ns(one.mesh, None, one.count))) for one in alone
         ]
 
-    def _share_ns(self, mesh: Mesh, axis: str, size: int, count: int) -> int:
-        """One stage's time if an axis alone did all work in so many microbatches with the memory of all devices."""
-        world = math.prod(size for _, size in mesh.axes)
-        return self._pooled_ns(axis, size, count) * size // world
+    def _share_ns(self, mesh: Mesh, axis: str | None, count: int) -> int:
+        """One stage's time if an axis alone, or one device, did all work in so many microbatches with all memory.
 
-    def _pooled_ns(self, axis: str, size: int, count: int) -> int:
-        key = "pooled", axis, size, count
+        An axis with others inside may hold pieces that do not lie together.
+        """
+        world = math.prod(size for _, size in mesh.axes)
+        size = 1 if axis is None else mesh.size(axis)
+        inner = axis is not None and axis != mesh.names[-1]
+        return self._pooled_ns(axis or "dp", size, count, inner=inner) * size // world
+
+    def _pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
+        key = "pooled", axis, size, count, inner
         if key not in self.known:
-            fewer = self.known.get(("pooled", axis, size, count // 2)) if count % 2 == 0 else None
+            fewer = self.known.get(("pooled", axis, size, count // 2, inner)) if count % 2 == 0 else None
             free = self._free_ns(self._alone(axis, size)) or 0 if size == 1 else 0
             if fewer is not None and fewer <= NEAR * free:
                 return free  # memory is no matter with fewer
-            self.known[key] = max(free, self._solved_pooled_ns(axis, size, count))
+            self.known[key] = max(free, self._solved_pooled_ns(axis, size, count, inner=inner))
         return self.known[key] or 0
 
-    def _solved_pooled_ns(self, axis: str, size: int, count: int) -> int:
-        encoded = self.encode(replace(self._alone(axis, size), count=count), None, pooled=True)
+    def _solved_pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
+        encoded = self.encode(replace(self._alone(axis, size), count=count), None, pooled=True, inner=inner)
         if encoded is None:
             return 0
         memory = self.memory_bytes * self.cluster.world_size // size
@@ -194,13 +198,6 @@ class Bounds:
         """From one axis alone, innermost: its devices do the work of all."""
         world = math.prod(size for _, size in mesh.axes)
         return (self._free_ns(self._alone(axis, size), inner=inner) or 0) * size // world
-
-    def _axis_ns(self, candidate: Candidate, axis: str) -> int:
-        """From one axis alone, where it lies in the candidate's mesh: its devices do the work of all."""
-        mesh = candidate.mesh
-        size, world = mesh.size(axis), math.prod(size for _, size in mesh.axes)
-        alone = Candidate(mesh=Mesh(((axis, size),)), full=candidate.full, count=1, fewest=1)
-        return (self._free_ns(alone) or 0) * size // world
 
     def _alone(self, axis: str, size: int) -> Candidate:
         """One axis of so many devices, innermost."""

@@ -36,7 +36,7 @@ class Rung(IntEnum):
     DEVICE = 1  # one device doing everything
     POOLED = 2  # one device doing everything within the memory of all
     PRIME = 3  # the fewest devices along one of its axes
-    AXIS = 4  # each of its axes alone
+    AXIS = 4  # the innermost axis alone
     FEWEST = 5  # its mesh with the fewest microbatches
     SHARED = 6  # where memory binds: each axis alone, with the memory of all
     OWN = 7  # itself, memory ignored
