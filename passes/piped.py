@@ -89,6 +89,15 @@ class Pipelines:
         return min((sum(least.get(value.name, 0) for value in call.results) for call in encoded.calls), default=0)
 
     def settle(self, candidate: Candidate, shape: Shape) -> None:
+        """As ``_settle``. What nobody asked for and cannot be cut is left out. Raises UnsupportedError otherwise."""
+        try:
+            self._settle(candidate, shape)
+        except UnsupportedError as error:
+            if not self.standing.bounds.searched:
+                raise
+            self.standing.bounds.refused = self.standing.bounds.refused or error
+
+    def _settle(self, candidate: Candidate, shape: Shape) -> None:
         """Place the model for one stage's devices within the memory of all stages, then cut it.
 
         Every call is taken to hold as many microbatches as the first stage does. A cut that does not fit asks for a
