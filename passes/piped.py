@@ -22,12 +22,11 @@ from autopar.passes.settled import settled
 from autopar.passes.shortfall import Closest
 from autopar.passes.solve import Model, Places, Solution, between, staged_bound_ns
 from autopar.passes.stage_account import copies_bytes
-from autopar.passes.standing import Best, Standing
+from autopar.passes.stages import belongs, dependence
+from autopar.passes.standing import LEANER, Best, Standing
 from autopar.passes.uniform import uniform
 from autopar.passes.units import units_of
 
-# Leaner placements that are tried for one candidate before it is taken not to fit.
-LEANER = 8
 # Places that are told apart in a bound: those between hold as little as the last of them.
 GROUPS = 3
 
@@ -46,9 +45,7 @@ class Pipelines:
         if made is None:
             return None
         above = standing.above(candidate)
-        bound = candidate.bound_ns
-        if standing.bounds.price:
-            bound = max(bound, self._staged_ns(*made, shape))
+        bound = max(candidate.bound_ns, self._staged_ns(*made, shape))
         if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
             least = max(1, int(shape.live(shape.places - 1)))
             solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
@@ -64,7 +61,7 @@ class Pipelines:
     def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape) -> int:
         """Time of all work on one place's devices, each place within its own memory."""
         places, standing = shape.places, self.standing
-        arriving = self._arriving_bytes(encoded)
+        arriving = self._arriving_bytes(encoded, shape)
         sent = 2 * shape.microbatches * transfer_ns(arriving, pricing)
         none, one = Model(holding(encoded, 0).problem), Model(encoded.problem)
         groups = []
@@ -76,17 +73,27 @@ class Pipelines:
             ))  # fmt: skip
         return places * staged_bound_ns(groups, standing.bounds.price)
 
-    def _arriving_bytes(self, encoded: Encoded) -> int:
-        """Least bytes that go from one stage to the next with a microbatch: what goes from call to call."""
+    def _arriving_bytes(self, encoded: Encoded, shape: Shape) -> int:
+        """Least bytes that go from one stage to the next with a microbatch: what goes into a call, but the first.
+
+        0 where stages may begin elsewhere.
+        """
         model = self.standing.bounds.model
-        graph = model.graph.name
+        if layers(model) < shape.stages:
+            return 0
+        graph, depends = model.graph, dependence(model.graph.nodes)
         least: dict[str, int] = {}
-        for variable in encoded.variables[graph]:
+        for variable in encoded.variables[graph.name]:
             if variable.kind == "carried":
-                kind = model.facts[graph, variable.name].type
+                kind = model.facts[graph.name, variable.name].type
                 layouts = (value for value in variable.values if isinstance(value, Layout))
                 least[variable.name] = min(local_bytes(layout, kind) for layout in layouts)
-        return min((sum(least.get(value.name, 0) for value in call.results) for call in encoded.calls), default=0)
+        known = {value.name for node in graph.nodes if belongs(node, depends) for value in node.results}
+        entering = [
+            sum(least[name] for name in call.operands[: int(str(call.attr("carried")))] if name in known and name)
+            for call in encoded.calls[1:]
+        ]  # fmt: skip
+        return min([*entering, *(sum(least[value.name] for value in call.results) for call in encoded.calls)])
 
     def settle(self, candidate: Candidate, shape: Shape) -> None:
         """As ``_settle``. What nobody asked for and cannot be cut is left out. Raises UnsupportedError otherwise."""

@@ -11,10 +11,7 @@ from autopar.passes.pricing import Pricing
 from autopar.passes.settled import peak_bytes
 from autopar.passes.shortfall import Closest
 from autopar.passes.solve import Solution, Solver
-from autopar.passes.standing import Best, Standing
-
-# Leaner placements that are tried for one candidate before it is taken not to fit.
-LEANER = 8
+from autopar.passes.standing import LEANER, Best, Standing
 
 Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], Solver]"
 

@@ -13,6 +13,8 @@ from autopar.passes.pricing import Pricing
 from autopar.passes.shortfall import Closest
 from autopar.passes.solve import Solution, Solver
 
+# Leaner placements that are tried for one candidate before it is taken not to fit.
+LEANER = 8
 # Memory binds where it makes the best plan so much slower.
 BINDS = 1.02
 

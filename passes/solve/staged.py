@@ -48,7 +48,7 @@ def staged_bound_ns(places: Sequence[Places], price: float) -> int:
     first = places[0].model
     if not first.chains or first.root.children:
         return 0
-    prices = [share * price for share in SHARES]
+    prices = list(dict.fromkeys(share * price for share in SHARES))
     tables = [
         [[_block(at, number, one) for one in prices] for at in places] for number in range(len(first.chains))
     ]
