@@ -23,7 +23,7 @@ MOST_GAP = 0.01
 MOST_RSS_BYTES = 0.8e9
 DEEPER = 2.0  # the deepest model may take so many times as long as the shallowest
 CLUSTERS = {8: "1x8xH100-SXM", 64: "8x8xH100-SXM", 512: "64x8xH100-SXM"}
-INFEASIBLE = 4
+INFEASIBLE = "InfeasibleError"
 
 # A configuration that is neither in the zoo nor anywhere in the code.
 UNSEEN = {
@@ -45,13 +45,15 @@ class Case:
     mesh: str | None = None
     limit_s: float | None = None
 
-    def arguments(self) -> list[str]:
+    def arguments(self, folder: Path) -> list[str]:
+        """``folder`` holds the configuration named unseen."""
+        model = f"hf:{folder / 'unseen'}" if self.model == "hf:unseen" else self.model
         options = {
             "--cluster": self.cluster, "--batch-size": self.batch, "--seq-len": self.length, "--layers": self.layers,
             "--mesh": self.mesh, "--mixed-precision": "bf16",
         }  # fmt: skip
         given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
-        return ["plan", self.model, "--json", *given]
+        return ["plan", model, "--json", *given]
 
     def __str__(self) -> str:
         depth = f", {self.layers} layers" if self.layers else ""
@@ -66,18 +68,16 @@ CASES = (
     *DEPTHS,
     replace(BASE, model="zoo:llama3-405b", cluster="64x8xH100-SXM", limit_s=3.0),
     replace(BASE, mesh="dp=4,cp=2,tp=8", limit_s=3.0),
-    replace(BASE, model="hf:UNSEEN", limit_s=1.3),
+    replace(BASE, model="hf:unseen", limit_s=1.3),
 )
 
 
 def planned(case: Case, folder: Path) -> dict[str, Any]:
     """The document of one run, or its error."""
-    arguments = [str(folder / "unseen") if part == "hf:UNSEEN" else part for part in case.arguments()]
-    arguments = [f"hf:{part}" if part == str(folder / "unseen") else part for part in arguments]
     home = folder / "home"
     home.mkdir(exist_ok=True)
     run = subprocess.run(
-        [sys.executable, "-m", "autopar", *arguments], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "autopar", *case.arguments(folder)], capture_output=True, text=True, check=False,
         env={**os.environ, "HOME": str(home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     found: dict[str, Any] = json.loads(run.stdout or run.stderr)

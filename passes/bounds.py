@@ -22,7 +22,7 @@ from autopar.passes.ground import Ground
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
-from autopar.passes.solve import Solver, solve
+from autopar.passes.solve import solve, solver_of
 
 UNLIMITED_BYTES = 10**15
 GROUNDS = 16  # of so many meshes what their problems share is kept
@@ -148,7 +148,8 @@ class Bounds:
         return self._each(candidate, 1 + len(candidate.more))
 
     def _each(self, candidate: Candidate, counts: int) -> list[Candidate]:
-        alone = [replace(candidate, count=count, more=()) for count in (candidate.count, *candidate.more)[:counts]]
+        numbers = (candidate.count, *candidate.more)[:counts]
+        alone = [replace(candidate, count=count, more=(), late=True) for count in numbers]
         return [
             replace(one, bound_ns=max(one.bound_ns, self._share_ns(one.mesh, None, one.count))) for one in alone
         ]
@@ -178,7 +179,7 @@ class Bounds:
         if encoded is None:
             return 0
         memory = self.memory_bytes * self.cluster.world_size // size
-        solver = Solver(encoded[0].problem, memory_bytes=memory, price=self.price)
+        solver = solver_of(encoded[0].problem, memory_bytes=memory, price=self.price)
         found = solver.solution(0) if size == 1 else None
         self.evaluations += solver.evaluations
         if found is not None and found.status == "infeasible":

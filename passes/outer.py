@@ -50,7 +50,7 @@ class Candidate:
 
     ``full``: the mesh of all processes, which has the pipeline's axis besides. ``handicap``: what its times are
     multiplied with when they are compared. ``fewest``: microbatches that its mesh may have. ``bound_ns`` is the time of
-    all work on the devices of one stage.
+    all work on the devices of one stage. ``late``: of equal bounds it comes after others.
     """
 
     mesh: Mesh
@@ -62,6 +62,7 @@ class Candidate:
     shape: Shape | None = None
     bound_ns: int = 0
     rung: Rung = Rung.NOTHING
+    late: bool = False
 
     @property
     def schedule(self) -> str | None:
@@ -78,9 +79,9 @@ class Candidate:
         return self.bound_ns * self.stretch
 
     @property
-    def rank(self) -> tuple[float, tuple[tuple[str, int], ...], int, str]:
+    def rank(self) -> tuple[float, bool, tuple[tuple[str, int], ...], int, str]:
         """What comes first in the search."""
-        return self.step_bound_ns * self.handicap, self.full.axes, self.count, self.schedule or ""
+        return self.step_bound_ns * self.handicap, self.late, self.full.axes, self.count, self.schedule or ""
 
 
 def outer_candidates(

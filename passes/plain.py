@@ -10,10 +10,10 @@ from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pricing import Pricing
 from autopar.passes.settled import peak_bytes
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import Solution, Solver
+from autopar.passes.solve import AnySolver, Solution
 from autopar.passes.standing import LEANER, Best, Standing
 
-Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], Solver]"
+Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], AnySolver]"
 
 
 @dataclass(eq=False)
@@ -85,7 +85,7 @@ class Plain:
         solver = begun[1]
         alone = replace(candidate, rung=Rung.PRICED)
         if solver.binds:
-            alone = replace(alone, bound_ns=max(candidate.bound_ns, solver.bound_ns), more=())
+            alone = replace(alone, bound_ns=max(candidate.bound_ns, solver.bound_ns), more=(), late=True)
         self.begun[alone] = begun
         larger = with_more(candidate, solver.free_bound_ns, hooked=False) if solver.binds else None
         return [alone, *([] if larger is None else [larger])]

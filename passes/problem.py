@@ -29,6 +29,7 @@ import numpy.typing as npt
 from autopar.ir.errors import IRError
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 FORBIDDEN = 1 << 54
 """An entry whose ``sync_ns`` is this or more is not allowed. 512 of them may be added without overflow."""

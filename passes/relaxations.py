@@ -7,7 +7,7 @@ placed for the least memory, fits. That is one elimination a choice, much less t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autopar.cost_model import Cluster, CostProfile
@@ -17,9 +17,9 @@ from autopar.passes.bounds import Bounds
 from autopar.passes.build import Model
 from autopar.passes.extents import extents, layers
 from autopar.passes.found import Limits
-from autopar.passes.live import holding
 from autopar.passes.outer import Candidate, outer_candidates
 from autopar.passes.positions import positions
+from autopar.passes.search import search
 from autopar.passes.settled import peak_bytes
 from autopar.passes.shortfall import floor_bytes
 from autopar.passes.solve import solve
@@ -51,7 +51,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """``conflict``: limits no two of which could be kept without the others being in vain; ``changes``: each one works.
+    """``conflict``: limits that cannot be kept together, and could without any pin among them; ``changes``: each works.
 
     ``complete``: whether there was time to try all of them.
     """
@@ -66,22 +66,29 @@ class _Late(Exception):
 
 
 def advice(question: Question, fits_bytes: int, needed_bytes: int, deadline_s: float) -> Advice:
-    """``fits_bytes``: a budget that is known to be enough, ``needed_bytes`` one that is not.
+    """``fits_bytes``: a budget that may be enough, ``needed_bytes`` one that is not.
 
     ``deadline_s``: by ``time.monotonic``, when to stop trying.
     """
-    found = _Advice(deadline_s)
+    found, complete = _Advice(question, deadline_s), True
     try:
-        found.gather(question, fits_bytes, needed_bytes)
+        found.gather(fits_bytes, needed_bytes)
     except _Late:
-        return Advice(conflict=tuple(found.conflict), changes=tuple(found.changes), complete=False)
-    return Advice(conflict=tuple(found.conflict), changes=tuple(found.changes))
+        complete = False
+    return Advice(conflict=(*found.fixed, *found.blamed), changes=tuple(found.changes), complete=complete)
 
 
 class _Advice:
-    def __init__(self, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        self.conflict: list[str] = []
+    """What has been found out so far; ``blamed``: pins that may be in conflict."""
+
+    def __init__(self, question: Question, deadline_s: float) -> None:
+        self.question, self.deadline_s = question, deadline_s
+        self.fixed = (
+            f"a memory budget of {question.limits.memory_bytes / 1e9:.4g} GB",
+            f"{question.cluster.world_size} device(s)", f"optimizer={question.model.settings.optimizer!r}",
+        )  # fmt: skip
+        self.pins = dict(_pins(question))
+        self.blamed = list(self.pins)
         self.changes: list[str] = []
 
     def works(self, question: Question) -> bool:
@@ -89,40 +96,35 @@ class _Advice:
             raise _Late
         return fits(question)
 
-    def gather(self, question: Question, fits_bytes: int, needed_bytes: int) -> None:
-        pins = list(_pins(question))
-        gigabytes = question.limits.memory_bytes / 1e9
-        self.conflict = [
-            f"a memory budget of {gigabytes:.4g} GB", f"{question.cluster.world_size} device(s)",
-            f"optimizer={question.model.settings.optimizer!r}", *(name for name, _ in pins),
-        ]  # fmt: skip
-        budget = self._least_budget(question, needed_bytes, fits_bytes)
-        self.changes.append(f"--memory-budget {budget // 10**6}MB")
-        kept = dict(pins)
-        for name, _ in pins:
-            if self.works(_without(question, [drop for other, drop in kept.items() if other == name])):
-                self.changes.append(f"leaving {name} out")
-        if pins and not self.works(_without(question, list(kept.values()))):
-            kept = {}  # they are not to blame
-        for name in [name for name, _ in pins if name in kept]:
-            rest = [other for other in kept if other != name]
-            if not self.works(_without(question, [drop for other, drop in pins if other not in rest])):
-                del kept[name]
-        self.conflict = [*self.conflict[:3], *kept]
-        self._leaner_optimizer(question)
-        self._more_nodes(question)
+    def without(self, names: Iterable[str]) -> Question:
+        question = self.question
+        for name in names:
+            question = self.pins[name](question)
+        return question
 
-    def _least_budget(self, question: Question, low: int, high: int) -> int:
+    def gather(self, fits_bytes: int, needed_bytes: int) -> None:
+        self._budget(self.question, needed_bytes, fits_bytes)
+        self.changes += [f"leaving {name} out" for name in self.pins if self.works(self.without([name]))]
+        if self.pins and not self.works(self.without(self.pins)):
+            self.blamed = []
+        for name in tuple(self.blamed):
+            rest = [other for other in self.blamed if other != name]
+            if not self.works(self.without([other for other in self.pins if other not in rest])):
+                self.blamed = rest
+        self._leaner_optimizer(self.question)
+        self._more_nodes(self.question)
+
+    def _budget(self, question: Question, low: int, high: int) -> None:
         """Between one that is not enough and one that is, to a sixteenth of what lies between."""
+        while not self.works(question.within(memory_bytes=_megabytes(high))):
+            low, high = high, high + high // 4
         for _ in range(FINER):
-            middle = (low + high) // 2
             if high - low < high // 100:
                 break
-            if self.works(question.within(memory_bytes=middle)):
-                high = middle
-            else:
-                low = middle
-        return -(-high // 10**6) * 10**6
+            middle = (low + high) // 2
+            enough = self.works(question.within(memory_bytes=_megabytes(middle)))
+            low, high = (low, middle) if enough else (middle, high)
+        self.changes.append(f"--memory-budget {_megabytes(high) // 10**6}MB")
 
     def _leaner_optimizer(self, question: Question) -> None:
         now = LEANER_OPTIMIZERS.index(question.model.settings.optimizer)
@@ -147,15 +149,14 @@ class _Advice:
             low, high = high, 2 * high
             if high > MOST_TIMES * own:
                 return
-        for _ in range(FINER):
-            if high - low > 1:
-                middle = (low + high) // 2
-                low, high = (low, middle) if self.works(asked(middle)) else (middle, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.works(asked(middle)) else (middle, high)
         self.changes.append(f"{high} nodes of {groups[-1].gpus} {groups[-1].device} instead of {own}")
 
 
 def fits(question: Question) -> bool:
-    """Whether some outer choice fits in memory when it is placed for the least of it.
+    """Whether some outer choice fits in memory when it is placed for the least of it; pipelines are searched.
 
     Of the numbers of microbatches the largest and the least are tried.
     """
@@ -168,31 +169,34 @@ def fits(question: Question) -> bool:
     )  # fmt: skip
     try:
         candidates = outer_candidates(limits, question.cluster.world_size, *extents(model), layers(model))
-        return any(_fits(bounds, candidate, limits.memory_bytes) for candidate in _tried(candidates))
+        plain = [candidate for candidate in candidates if candidate.shape is None]
+        if plain:
+            return any(_fits(bounds, candidate, limits.memory_bytes) for candidate in _tried(plain))
+        search(model, question.cluster, question.profile, limits)
     except AutoparError:
         return False
+    return True
 
 
 def _tried(candidates: list[Candidate]) -> Iterator[Candidate]:
-    """Without pipelines where there are meshes without: these can be leaner."""
-    plain = [candidate for candidate in candidates if candidate.shape is None] or candidates
-    for candidate in plain:
+    for candidate in candidates:
         yield replace(candidate, count=candidate.more[-1] if candidate.more else candidate.count)
-    for candidate in plain:
-        if candidate.more:
-            yield candidate
+    yield from (candidate for candidate in candidates if candidate.more)
 
 
 def _fits(bounds: Bounds, candidate: Candidate, budget: int) -> bool:
-    shape = candidate.shape
-    live, places = (1, 1) if shape is None else (shape.most_live, shape.places)
-    made = bounds.encode(candidate, candidate.schedule)
+    made = bounds.encode(candidate, None)
     if made is None:
         return False
-    leanest = solve(holding(made[0], live).problem, memory_bytes=0, effort=0)
-    if not leanest.found or leanest.bytes > budget * places:
+    leanest = solve(made[0].problem, memory_bytes=0, effort=0)
+    if not leanest.found or leanest.bytes > budget:
         return False
-    return shape is not None or peak_bytes(bounds, made, candidate, leanest, enough=budget) <= budget
+    return peak_bytes(bounds, made, candidate, leanest, enough=budget) <= budget
+
+
+def _megabytes(size: int) -> int:
+    """In whole megabytes, as it is told."""
+    return -(-size // 10**6) * 10**6
 
 
 _Drop = Callable[[Question], Question]
@@ -218,9 +222,3 @@ def _pins(question: Question) -> Iterator[tuple[str, _Drop]]:
 
 def _dropping(constraint: Constraint) -> _Drop:
     return lambda q: q.having(constraints=tuple(c for c in q.model.settings.constraints if c != constraint))
-
-
-def _without(question: Question, drops: list[_Drop]) -> Question:
-    for drop in drops:
-        question = drop(question)
-    return question

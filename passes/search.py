@@ -34,6 +34,8 @@ from autopar.passes.uniform import uniform
 # A candidate that may be faster than the best by this factor is worked out at once.
 DIVE = 1.01
 
+MANY_AXES = 3  # problems of so many axes are so large that it pays to bound one even where its mesh is pinned
+
 
 @dataclass(eq=False)
 class _Search:
@@ -88,7 +90,8 @@ class _Search:
                 return [] if limited is None else [limited]
             self.pipelines.settle(candidate, candidate.shape)
             return []
-        if candidate.rung == Rung.OWN and self.bounds.binds:
+        first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
+        if candidate.rung == Rung.OWN and (self.bounds.binds or first):
             return self.plain.priced(candidate)
         again, more = self.plain.settle(candidate)
         if again is not None and candidate.rung < Rung.LIMITED and self._promising(again):
@@ -149,7 +152,7 @@ def search(
     marks = positions(model.graph, model.rules, model.settings.inputs)
     bounds = Bounds(
         model=model, cluster=cluster, profile=profile, positions=marks, memory_bytes=limits.memory_bytes,
-        searched=limits.mesh is None,
+        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES,
     )  # fmt: skip
     hooked = profile.has_compute_hook or profile.has_collective_hook
     state = _Search(Standing(bounds, limits), progress, hooked)

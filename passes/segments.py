@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from autopar.ir.layout import Layout
 from autopar.passes.candidate import Mode
@@ -17,12 +18,14 @@ from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
 from autopar.passes.storage import Kept
 from autopar.passes.strategies import Strategy
 
+FEWER = 1.5  # consumers that ask for so many times fewer layouts than they have strategies are told apart by layout
+
 Choice: TypeAlias = "Strategy | Layout | Mode | tuple[Layout, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """``kind``: node, source, hub, carried, shared, out or mode. ``name``: the value (or graph) it decides."""
+    """``kind``: node, source, hub, need, carried, shared, out or mode. ``name``: the value (or graph) it decides."""
 
     kind: str
     name: str
@@ -109,10 +112,7 @@ class SegmentBuilder:
         """Two variables stand for the same layout."""
         if left == right:
             return
-        same = np.array([[a == b for b in right_layouts] for a in left_layouts])
-        self.tables.append(
-            Table(variables=(left, right), sync_ns=np.where(same, 0, FORBIDDEN).astype(np.int64))
-        )
+        self._forbid(left, right, np.array([[a == b for b in right_layouts] for a in left_layouts]))
 
     def edge(
         self, value: str, fact: Fact, producer: int, have: Sequence[Layout], consumers: Sequence[Consumer],
@@ -177,14 +177,23 @@ class SegmentBuilder:
         groups = list(hub_sets([consumer.needs for consumer in consumers]))
         hub = self.variable("hub", value, groups)
         for consumer in consumers:
-            inside = np.array([[need in group for need in consumer.needs] for group in groups])
-            self.tables.append(
-                Table(
-                    variables=(hub, consumer.variable),
-                    sync_ns=np.where(inside, 0, FORBIDDEN).astype(np.int64),
-                )
-            )
+            variable, needs = self._need(value, consumer)
+            self._forbid(hub, variable, np.array([[need in group for need in needs] for group in groups]))
         return (hub, None), groups
+
+    def _need(self, value: str, consumer: Consumer) -> tuple[int, tuple[Layout, ...]]:
+        """A variable over what a consumer needs: its own, or another where many of its entries need the same."""
+        distinct = tuple(dict.fromkeys(consumer.needs))
+        if FEWER * len(distinct) > len(consumer.needs):
+            return consumer.variable, consumer.needs
+        need = self.variable("need", value, distinct)
+        self._forbid(need, consumer.variable, np.array([[a == b for b in consumer.needs] for a in distinct]))
+        return need, distinct
+
+    def _forbid(self, left: int, right: int, allowed: npt.NDArray[np.bool_]) -> None:
+        self.tables.append(
+            Table(variables=(left, right), sync_ns=np.where(allowed, 0, FORBIDDEN).astype(np.int64))
+        )
 
     def _saved(
         self, fact: Fact, have: Sequence[Layout], groups: Sequence[tuple[Layout, ...]],

@@ -11,7 +11,7 @@ from autopar.passes.outer import Candidate
 from autopar.passes.pipelining import Arrangement
 from autopar.passes.pricing import Pricing
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import Solution, Solver
+from autopar.passes.solve import AnySolver, Solution, solver_of
 
 # Leaner placements that are tried for one candidate before it is taken not to fit.
 LEANER = 8
@@ -48,13 +48,13 @@ class Standing:
         """What is no better than the best plan, as a bound of the candidate; None while there is none."""
         return int(self.best_ns / (candidate.handicap * candidate.stretch)) if self.best else None
 
-    def solver(self, encoded: Encoded, memory_bytes: int) -> Solver:
+    def solver(self, encoded: Encoded, memory_bytes: int) -> AnySolver:
         """Knowing what memory was worth last."""
-        made = Solver(encoded.problem, memory_bytes=memory_bytes, price=self.bounds.price)
+        made = solver_of(encoded.problem, memory_bytes=memory_bytes, price=self.bounds.price)
         self.bounds.evaluations += made.evaluations
         return made
 
-    def solved(self, solver: Solver, effort: int, above: int | None = None) -> Solution:
+    def solved(self, solver: AnySolver, effort: int, above: int | None = None) -> Solution:
         before = solver.evaluations
         found = solver.solution(effort, upper_bound_ns=above)
         self.bounds.evaluations += solver.evaluations - before

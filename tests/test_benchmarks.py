@@ -6,12 +6,14 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu, runtime
+from autopar import errors
+from benchmarks import gpu, runtime, search
 from benchmarks.paired import estimate
 
 ROOT = Path(__file__).parents[1]
@@ -71,3 +73,19 @@ def test_the_benchmark_of_the_runtime_runs(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "runtime.json").read_text())
     assert [each["case"] for each in found["cases"]] == ["1 process", "tp 2", "dp 2, ZeRO 3", "dp 2, ZeRO 0"]
     assert all(each["ratio"]["low"] <= each["ratio"]["median"] <= each["ratio"]["high"] for each in found["cases"])
+
+
+def test_the_benchmark_of_the_search_takes_models_by_name_and_from_a_folder(tmp_path: Path) -> None:
+    """Each in a process of its own; what is refused is told with its error, and counts unless it does not fit."""
+    small = search.Case(model="zoo:gpt2", cluster="1x2xH100-SXM", batch=4, length=32, layers=2)
+    (tmp_path / "unseen").mkdir()
+    (tmp_path / "unseen" / "config.json").write_text(json.dumps(search.UNSEEN))
+    unseen = replace(small, model="hf:unseen", layers=None)
+    named, new, refused = (
+        search.measured(case, 1, tmp_path) for case in (small, unseen, replace(small, cluster="1x2xP100-PCIE-16GB"))
+    )
+    assert named["gap"] <= 1 and new["mesh"] and str(tmp_path) not in json.dumps(new)
+    assert [search.row(row).split(":")[0] for row in (named, new, refused)] == ["zoo", "hf", "zoo"]
+    assert "bf16" in refused["error"]["message"] and len(list(search.broken(refused))) == 1
+    too_large = {"case": "x", "error": {"code": search.INFEASIBLE, "message": "not enough"}}
+    assert errors.InfeasibleError.__name__ == search.INFEASIBLE and list(search.broken(too_large)) == []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autopar.passes.solve.plan import FloatArray
+from autopar.passes.problem import FloatArray
 
 Runs = tuple[tuple[int, int, int], ...]
 """Run-length encoded steps of a path: (repeat, in state, out state)."""

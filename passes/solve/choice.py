@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import IntArray
+from autopar.passes.problem import FloatArray, IntArray
 from autopar.passes.solve.eliminate import BranchedRun, Prices, Run
 from autopar.passes.solve.model import HELD, TIME, WORK, Model, amounts
-from autopar.passes.solve.plan import FloatArray
 
 AnyRun = Run | BranchedRun
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import IntArray
+from autopar.passes.problem import FloatArray, IntArray
 from autopar.passes.solve.eliminate import Prices, Run
 from autopar.passes.solve.model import amounts
-from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT, FloatArray, Plan
+from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT, Plan
 
 LOOK_BACK = 24
 

@@ -5,7 +5,7 @@ infinite where the entry is forbidden. For each variable in the plan's order: ad
 it, minimise over it, keep the sum for back-substitution. The best values of the eliminated variables are
 looked up only for the assignments of the kept variables that are asked for, many at a time.
 
-Where the buckets of a plan would hold more than ``CAP_ENTRIES`` entries, one variable is fixed to each of
+Where the messages of a plan would hold more than ``CAP_ENTRIES`` entries, one variable is fixed to each of
 its values in turn (*conditioning*) and the smaller problems are eliminated one by one.
 """
 
@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autopar.ir.errors import LimitReachedError
-from autopar.passes.problem import IntArray, Segment, Table
-from autopar.passes.solve.plan import BYTES, Bucket, FloatArray, Plan, make_plan
+from autopar.passes.problem import FloatArray, IntArray, Segment
+from autopar.passes.solve.plan import BYTES, Bucket, Plan, make_plan
+from autopar.passes.solve.states import fixed
 
-CAP_ENTRIES = 1 << 24
+CAP_ENTRIES = 1 << 23
+CAP_BOUNDARY = 1 << 24
 CAP_BRANCHES = 1 << 12
 CAP_NUMBERS = 1 << 24
 """Entries of the tables of all branches together, which are laid out at once: a gigabyte."""
 
 AT_ONCE = 1 << 15
+RELEASED_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +43,22 @@ class Prices:
     transient: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Run:
-    """One finished elimination: ``table`` over the kept variables and all values the buckets joined."""
+    """One finished elimination: ``table`` over the kept variables and all values the buckets joined.
+
+    ``again`` works these out anew after they were released.
+    """
 
     plan: Plan
     table: FloatArray
-    values: tuple[FloatArray, ...]
+    values: tuple[FloatArray, ...] | None
+    again: Callable[[], tuple[FloatArray, ...]]
+
+    def release(self) -> None:
+        """Keep the table only, where the rest is large."""
+        if self.plan.kept_entries > RELEASED_ENTRIES:
+            self.values = None
 
     def assign(self, kept: IntArray) -> IntArray:
         """Return best full assignments (variables, E) for assignments (kept variables, E)."""
@@ -58,6 +70,8 @@ class Run:
 
     def column(self, bucket: Bucket, assignments: IntArray) -> FloatArray:
         """The joined bucket (values of its variable, E) where the others are as in (variables, E)."""
+        if self.values is None:
+            self.values = self.again()
         total: FloatArray = np.zeros((self.plan.domains[bucket.scope[0]], assignments.shape[1]))
         for index, shape in bucket.parts:
             at = [assignments[v] for v, size in zip(bucket.scope[1:], shape[1:], strict=True) if size > 1]
@@ -75,6 +89,9 @@ class BranchedRun:
     extras: tuple[FloatArray, ...]
     tables: FloatArray
     table: FloatArray
+
+    def release(self) -> None:
+        """Nothing is kept but tables."""
 
     def assign(self, kept: IntArray) -> IntArray:
         """Return best full assignments (variables, E) for assignments (kept variables, E)."""
@@ -117,12 +134,12 @@ class Eliminator:
         self.condition = -1
         self.children: tuple[Eliminator, ...] = ()
         boundary = math.prod(segment.domains[v] for v in kept)
-        if boundary > CAP_ENTRIES:
+        if boundary > CAP_BOUNDARY:
             raise LimitReachedError(
                 f"segment {segment.name}: a table over its boundary would hold {boundary} entries, at most "
-                f"{CAP_ENTRIES} are allowed; offer fewer strategies for the values that enter and leave it"
+                f"{CAP_BOUNDARY} are allowed; offer fewer strategies for the values that enter and leave it"
             )
-        if self.plan.entries > max(cap_entries, 8 * boundary):
+        if self.plan.kept_entries > max(cap_entries, boundary):
             self.condition = pivot if pivot >= 0 else _most_expensive(self.plan)
         self.condition_at = kept.index(pivot) if 0 <= pivot == self.condition else -1
         if self.condition >= 0:
@@ -140,7 +157,7 @@ class Eliminator:
                 )
             self.children = tuple(
                 Eliminator(
-                    _fix(segment, self.condition, value),
+                    fixed(segment, {self.condition: value}),
                     kept=kept,
                     extras=extras,
                     cap_entries=cap_entries,
@@ -162,15 +179,19 @@ class Eliminator:
 
     def run_costs(self, cost: FloatArray, extras: Sequence[FloatArray] = ()) -> Run:
         """Eliminate under a cost for every entry, in the order of ``plan.numbers``. Requires: no ``children``."""
-        cost = np.where(self.plan.blocked, np.inf, cost)
-        values = [*self._tables(cost), *self.plan.arranged(extras)]
-        for bucket in self.plan.buckets:
-            values.append(_message(bucket, values, self.plan.domains))
+        values = self._values(cost, extras)
         shape = tuple(self.plan.domains[v] for v in self.plan.kept)
         table = np.zeros(shape)
         for index, part in self.plan.last:
             table = table + values[index].reshape(part)
-        return Run(plan=self.plan, table=table, values=tuple(values))
+        return Run(plan=self.plan, table=table, values=values, again=lambda: self._values(cost, extras))
+
+    def _values(self, cost: FloatArray, extras: Sequence[FloatArray]) -> tuple[FloatArray, ...]:
+        """Tables, extras and messages."""
+        values = [*self._tables(np.where(self.plan.blocked, np.inf, cost)), *self.plan.arranged(extras)]
+        for bucket in self.plan.buckets:
+            values.append(_message(bucket, values))
+        return tuple(values)
 
     def branch(self, value: int, prices: Prices, extras: Sequence[FloatArray]) -> Run | BranchedRun:
         """Eliminate with the conditioned variable at ``value``."""
@@ -209,57 +230,41 @@ def blended(none: Eliminator, one: Eliminator, times: int) -> Eliminator:
     return made
 
 
-def _message(bucket: Bucket, values: Sequence[FloatArray], domains: Sequence[int]) -> FloatArray:
+def _message(bucket: Bucket, values: Sequence[FloatArray]) -> FloatArray:
     """The joined bucket minimised over its variable; a large one is joined one value at a time."""
+    if bucket.selection is not None:
+        return bucket.selection.message(values, bucket.shape)
     parts = [values[index].reshape(shape) for index, shape in bucket.parts]
     if not parts:
-        return np.zeros(tuple(domains[v] for v in bucket.scope[1:]))
-    total = parts[0]
-    for part in parts[1:-1]:
-        total = total + part
+        return np.zeros(bucket.shape[1:])
     if len(parts) == 1:
-        return np.asarray(total.min(axis=0))
-    shape = np.broadcast_shapes(total.shape, parts[-1].shape)
-    if math.prod(shape) <= AT_ONCE:
-        return np.asarray((total + parts[-1]).min(axis=0))
-    best = np.empty(shape[1:])
-    here = np.empty(shape[1:])
-    for value in range(shape[0]):
-        np.add(total[value], parts[-1][value], out=here if value else best)
+        return np.asarray(parts[0].min(axis=0))
+    if math.prod(bucket.shape) <= AT_ONCE:
+        return np.asarray(_joined(parts).min(axis=0))
+    best = np.empty(bucket.shape[1:])
+    here = np.empty(bucket.shape[1:])
+    for value in range(bucket.shape[0]):
+        # a part may not depend on the variable
+        row = [part[min(value, part.shape[0] - 1)] for part in parts]
+        np.add(_joined(row[:-1]), row[-1], out=here if value else best)
         if value:
             np.minimum(best, here, out=best)
     return best
+
+
+def _joined(parts: Sequence[FloatArray]) -> FloatArray:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
 
 
 def _most_expensive(plan: Plan) -> int:
     """The eliminated variable in the most bucket entries, lowest index first; -1 if none has a choice."""
     weight = [0] * len(plan.domains)
     for bucket in plan.buckets:
-        size = math.prod(plan.domains[v] for v in bucket.scope)
         for v in bucket.scope:
             if plan.domains[v] > 1:
-                weight[v] += size
+                weight[v] += bucket.entries
     free = [v for v in range(len(plan.domains)) if v not in plan.kept and plan.domains[v] > 1]
     return max(free, key=lambda v: (weight[v], -v), default=-1)
-
-
-def _fix(segment: Segment, variable: int, value: int) -> Segment:
-    def cut(table: Table) -> Table:
-        if variable not in table.variables:
-            return table
-        axis = table.variables.index(variable)
-
-        def take(values: IntArray | None) -> IntArray | None:
-            return None if values is None else values.take([value], axis=axis)
-
-        return replace(
-            table,
-            sync_ns=table.sync_ns.take([value], axis=axis),
-            hide_ns=take(table.hide_ns),
-            cover_ns=take(table.cover_ns),
-            bytes=take(table.bytes),
-            transient_bytes=take(table.transient_bytes),
-        )
-
-    domains = tuple(1 if v == variable else d for v, d in enumerate(segment.domains))
-    return replace(segment, domains=domains, tables=tuple(cut(t) for t in segment.tables))

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autopar.passes.problem import Chain, IntArray, Problem, Segment
+from autopar.passes.problem import Chain, FloatArray, IntArray, Problem, Segment
 from autopar.passes.solve.eliminate import CAP_ENTRIES, Eliminator, Prices, blended
-from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT, FloatArray, Plan
+from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT, Plan
 
 PIVOT_ENTRIES = 1 << 18
 
@@ -109,13 +109,18 @@ def between(none: Model, one: Model, held: int) -> Model:
 
 
 class Model:
-    """All eliminators of a problem, made once; counts eliminations in ``evaluations``."""
+    """All eliminators of a problem, made once; counts eliminations in ``evaluations``.
 
-    def __init__(self, problem: Problem, *, cap_entries: int = CAP_ENTRIES) -> None:
+    ``shared``: root variables that bounds are told apart by, where not those that chains share.
+    """
+
+    def __init__(
+        self, problem: Problem, *, shared: tuple[int, ...] | None = None, cap_entries: int = CAP_ENTRIES
+    ) -> None:
         self.problem = problem
         self.chains = tuple(_chain_model(chain, problem, cap_entries) for chain in problem.chains)
         scopes = [c.root_scope for c in self.chains]
-        self.shared = tuple(sorted({v for c in problem.chains for v in c.root_shared}))
+        self.shared = tuple(sorted({v for c in problem.chains for v in c.root_shared})) if shared is None else shared
         self.shared_shape = tuple(problem.root.domains[v] for v in self.shared)
         self.root = Eliminator(problem.root, kept=self.shared, extras=scopes, cap_entries=cap_entries)
         self.cap_entries = cap_entries

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
+from autopar.passes.problem import FORBIDDEN, FloatArray, IntArray, Segment, Table
 from autopar.passes.solve.order import elimination_order
-
-FloatArray = npt.NDArray[np.float64]
+from autopar.passes.solve.selection import Selection, is_pure, selection
 
 SYNC, NET, BYTES, TRANSIENT = range(4)
 """Rows of ``Plan.numbers``; NET is hide - cover."""
@@ -28,11 +27,21 @@ SYNC, NET, BYTES, TRANSIENT = range(4)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bucket:
-    """Join ``parts`` (value index, shape to join by), small ones first, and minimise over ``scope[0]``."""
+    """Join ``parts`` (value index, shape to join by), small ones first, and minimise over ``scope[0]``.
+
+    ``selection``: how to with less work, if there is a way.
+    """
 
     scope: tuple[int, ...]
+    shape: tuple[int, ...]
     parts: tuple[tuple[int, tuple[int, ...]], ...]
     tables: tuple[int, ...]
+    selection: Selection | None
+
+    @property
+    def entries(self) -> int:
+        """That are joined or looked up."""
+        return math.prod(self.shape) if self.selection is None else self.selection.entries
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +58,11 @@ class Plan:
     buckets: tuple[Bucket, ...]
     last: tuple[tuple[int, tuple[int, ...]], ...]
     entries: int
+
+    @property
+    def kept_entries(self) -> int:
+        """Entries of all messages, which a run keeps."""
+        return sum(math.prod(bucket.shape[1:]) for bucket in self.buckets)
 
     def arranged(self, extras: Sequence[FloatArray]) -> list[FloatArray]:
         """The run-time tables without their decided variables, axes in the order of elimination."""
@@ -89,9 +103,10 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
     free = frozenset(v for v, size in enumerate(domains) if size > 1).union(kept)
     segment = replace(segment, tables=tuple(_without_decided(table, free) for table in segment.tables))
     extras = [tuple(v for v in scope if v in free) for scope in extras]
-    order = elimination_order(domains, [*(t.variables for t in segment.tables), *extras], kept)
+    picked = tuple(t.variables for t in segment.tables if len(t.variables) == 2 and is_pure(t))
+    order = elimination_order(domains, (*(t.variables for t in segment.tables), *extras), tuple(kept), picked)
     position = {v: i for i, v in enumerate((*order, *kept))}
-    merged = _merge(segment, position)
+    merged, forbidding = _merge(segment, position)
     scopes = tuple(merged)
     numbers = np.concatenate(
         [m.reshape(4, -1) for m in merged.values()] or [np.zeros((4, 0), np.int64)], axis=1
@@ -99,7 +114,8 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
     sizes = [math.prod(domains[v] for v in scope) for scope in scopes]
     blocked = numbers[SYNC] >= FORBIDDEN
     extra_scopes = [tuple(sorted(scope, key=position.__getitem__)) for scope in extras]
-    buckets, last = _buckets(domains, order, tuple(kept), [*scopes, *extra_scopes], len(scopes), position)
+    pure = {i: cube[SYNC] < FORBIDDEN for i, (scope, cube) in enumerate(merged.items()) if scope in forbidding}
+    buckets, last = _buckets(domains, order, tuple(kept), [*scopes, *extra_scopes], len(scopes), position, pure)
     return Plan(
         domains=domains,
         kept=tuple(kept),
@@ -113,31 +129,40 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
         ),
         buckets=buckets,
         last=last,
-        entries=sum(math.prod(domains[v] for v in b.scope) for b in buckets)
-        + math.prod(domains[v] for v in kept),
+        entries=sum(b.entries for b in buckets) + math.prod(domains[v] for v in kept),
     )
 
 
-def _merge(segment: Segment, position: dict[int, int]) -> dict[tuple[int, ...], IntArray]:
-    """Sum tables of one scope, and small ones into the first larger one that holds their variables."""
+def _merge(
+    segment: Segment, position: dict[int, int]
+) -> tuple[dict[tuple[int, ...], IntArray], set[tuple[int, ...]]]:
+    """Sum tables of one scope, and small ones into the first larger one that holds their variables.
+
+    What only forbids is left alone: its scopes are told, too.
+    """
     found: dict[tuple[int, ...], IntArray] = {}
+    pure: set[tuple[int, ...]] = set()
     by_variable: dict[int, list[tuple[int, ...]]] = {}
     for table in sorted(segment.tables, key=lambda t: -len(t.variables)):
         scope = tuple(sorted(table.variables, key=position.__getitem__))
         cube = np.transpose(_cube(table), (0, *(1 + table.variables.index(v) for v in scope)))
         near = by_variable.get(scope[0], []) if scope else found
-        home = next((h for h in near if all(v in h for v in scope)), None)
+        home = scope if scope in found else next((h for h in near if all(v in h for v in scope)), None)
         if home is None:
             found[scope] = np.ascontiguousarray(cube)
-            for v in scope:
+            if is_pure(table):
+                pure.add(scope)
+            for v in scope if scope not in pure else ():
                 by_variable.setdefault(v, []).append(scope)
         else:
+            if not is_pure(table):
+                pure.discard(home)
             shape = tuple(segment.domains[v] if v in scope else 1 for v in home)
             found[home] = found[home] + cube.reshape(4, *shape)
     for cube in found.values():
         sync = cube[SYNC : SYNC + 1]
         np.minimum(sync, FORBIDDEN, out=sync, where=sync >= FORBIDDEN // 2)
-    return found
+    return found, pure
 
 
 def _without_decided(table: Table, free: frozenset[int]) -> Table:
@@ -171,6 +196,7 @@ def _buckets(
     scopes: Sequence[tuple[int, ...]],
     n_tables: int,
     position: dict[int, int],
+    pure: dict[int, npt.NDArray[np.bool_]],
 ) -> tuple[tuple[Bucket, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
     waiting: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(len(order) + 1)]
     for index, scope in enumerate(scopes):
@@ -179,9 +205,11 @@ def _buckets(
     for step, v in enumerate(order):
         names = {v}.union(*(scope for _, scope in waiting[step]))
         scope = tuple(sorted(names, key=position.__getitem__))
-        parts = _parts(domains, scope, waiting[step])
+        parts, shape = _parts(domains, scope, waiting[step]), tuple(domains[v] for v in scope)
         tables = tuple(index for index, _ in waiting[step] if index < n_tables)
-        buckets.append(Bucket(scope=scope, parts=parts, tables=tables))
+        buckets.append(Bucket(
+            scope=scope, shape=shape, parts=parts, tables=tables, selection=selection(shape, parts, pure),
+        ))  # fmt: skip
         target = len(order) if len(scope) == 1 else min(position[scope[1]], len(order))
         waiting[target].append((len(scopes) + step, scope[1:]))
     return tuple(buckets), _parts(domains, kept, waiting[-1])

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import IntArray
+from autopar.passes.problem import FloatArray, IntArray
 from autopar.passes.solve.chain import through
 from autopar.passes.solve.choice import AnyRun, Candidate
 from autopar.passes.solve.columns import Columns, enumerate_columns
 from autopar.passes.solve.eliminate import Run
 from autopar.passes.solve.model import Model, amounts
-from autopar.passes.solve.plan import FloatArray, Plan
+from autopar.passes.solve.plan import Plan
 from autopar.passes.solve.relax import Evaluation
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autopar.passes.problem import FloatArray
 from autopar.passes.solve.choice import Candidate
 from autopar.passes.solve.model import Model
-from autopar.passes.solve.plan import FloatArray
 from autopar.passes.solve.relax import Evaluation
 
 NOTHING = -(1 << 62)

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import IntArray
+from autopar.passes.problem import FloatArray, IntArray
 from autopar.passes.solve.chain import Power, Runs, power
 from autopar.passes.solve.choice import AnyRun, BlockChoice, Candidate, Multipliers, better_mu, choose
 from autopar.passes.solve.eliminate import Eliminator
 from autopar.passes.solve.model import HELD, TIME, WORK, Model, amounts
-from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT, FloatArray
+from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT
 
 CAP_GRID = 6
 APART = 0.03
@@ -65,20 +65,32 @@ class Evaluation:
         return [c.in_root(p.table) for c, p in zip(model.chains, self.powers, strict=True)]
 
 
+class _Known:
+    """What was worked out at one set of multipliers."""
+
+    def __init__(self, chains: int) -> None:
+        self.runs: dict[tuple[int, float], AnyRun] = {}
+        self.powers: dict[tuple[int, tuple[float, ...]], tuple[FloatArray, Power]] = {}
+        self.raised: dict[int, FloatArray] = {}
+        self.better: tuple[dict[tuple[int, int, int], IntArray], ...] = tuple({} for _ in range(chains))
+        self.root_raised: FloatArray | None = None
+        self.root_better: dict[int, IntArray] = {}
+
+    def release(self) -> None:
+        """Evaluations may still refer to the runs."""
+        for run in self.runs.values():
+            run.release()
+
+
 class Relaxation:
-    """Evaluates multipliers; remembers the grids of mu and the runs at the latest multipliers."""
+    """Evaluates multipliers; remembers the grids of mu and the runs at the latest multipliers, and without prices."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.grids: list[list[float]] = [[0.0] for _ in model.counts]
         self._tight: dict[tuple[int, float], int] = {}
-        self._latest: Multipliers | None = None
-        self._runs: dict[tuple[int, float], AnyRun] = {}
-        self._powers: dict[tuple[int, tuple[float, ...]], tuple[FloatArray, Power]] = {}
-        self._raised: dict[int, FloatArray] = {}
-        self._better: tuple[dict[tuple[int, int, int], IntArray], ...] = tuple({} for _ in model.chains)
-        self._root_raised: FloatArray | None = None
-        self._root_better: dict[int, IntArray] = {}
+        self._known: dict[Multipliers, _Known] = {}
+        self._here = _Known(len(model.chains))
 
     def free(self) -> Multipliers:
         """The multipliers of a problem without a memory limit."""
@@ -89,11 +101,13 @@ class Relaxation:
 
         The candidate is the best one with the shared state ``at``, or of all.
         """
-        if m != self._latest:
-            self._latest, self._runs, self._powers, self._raised = m, {}, {}, {}
-            self._better = tuple({} for _ in self.model.chains)
-            self._root_raised, self._root_better = None, {}
         model = self.model
+        if m not in self._known:
+            free = self.free()
+            for old in [old for old in self._known if old != free]:
+                self._known.pop(old).release()
+            self._known[m] = _Known(len(model.chains))
+        self._here = self._known[m]
         grids = self.grids if m.time else [[0.0] for _ in self.grids]
         block_runs: list[tuple[AnyRun, ...]] = []
         tables: list[FloatArray] = []
@@ -101,21 +115,21 @@ class Relaxation:
         for number, chain in enumerate(model.chains):
             runs = tuple(self._run(chain.eliminator, 1 + number, m, mu, ()) for mu in grids[1 + number])
             key = (number, tuple(grids[1 + number]))
-            if key not in self._powers:
+            if key not in self._here.powers:
                 table = chain.boundary(np.max([r.table for r in runs], axis=0))
-                if number in self._raised:
-                    table = np.maximum(table, self._raised[number])
-                self._powers = {k: p for k, p in self._powers.items() if k[0] != number}
-                self._powers[key] = (table, power(table.min(axis=3), chain.chain.count))
-            tables.append(self._powers[key][0])
-            powers.append(self._powers[key][1])
+                if number in self._here.raised:
+                    table = np.maximum(table, self._here.raised[number])
+                self._here.powers = {k: p for k, p in self._here.powers.items() if k[0] != number}
+                self._here.powers[key] = (table, power(table.min(axis=3), chain.chain.count))
+            tables.append(self._here.powers[key][0])
+            powers.append(self._here.powers[key][1])
             block_runs.append(runs)
         extras = [c.in_root(p.table) for c, p in zip(model.chains, powers, strict=True)]
         root_runs = tuple(self._root(m, mu, extras) for mu in grids[0])
         each = np.stack([r.table.reshape(-1) for r in root_runs])
         floors = each.max(axis=0)
-        if self._root_raised is not None:
-            floors = np.maximum(floors, self._root_raised)
+        if self._here.root_raised is not None:
+            floors = np.maximum(floors, self._here.root_raised)
         at = int(floors.argmin()) if at is None else at
         best = int(each[:, at].argmax())
         shared = model.shared_values(at)
@@ -139,7 +153,7 @@ class Relaxation:
             root_mu=grids[0][best],
             block_runs=tuple(block_runs),
             tables=tuple(tables),
-            better=self._better,
+            better=self._here.better,
             choices=choices,
             powers=tuple(powers),
             candidate=candidate,
@@ -154,19 +168,19 @@ class Relaxation:
     ) -> None:
         """Use proven bounds of table entries of chain ``number``, until other multipliers are asked for."""
         chain = self.model.chains[number]
-        if number not in self._raised:
+        if number not in self._here.raised:
             shape = (chain.shareds, chain.states, chain.states, chain.pivots)
-            self._raised[number] = np.full(shape, -np.inf)
-        np.maximum.at(self._raised[number], at, bound)
-        self._better[number].update(better)
-        self._powers = {k: p for k, p in self._powers.items() if k[0] != number}
+            self._here.raised[number] = np.full(shape, -np.inf)
+        np.maximum.at(self._here.raised[number], at, bound)
+        self._here.better[number].update(better)
+        self._here.powers = {k: p for k, p in self._here.powers.items() if k[0] != number}
 
     def raise_root(self, at: IntArray, bound: FloatArray, better: dict[int, IntArray]) -> None:
         """The same for the whole relaxed problem, by shared state."""
-        if self._root_raised is None:
-            self._root_raised = np.full(math.prod(self.model.shared_shape), -np.inf)
-        np.maximum.at(self._root_raised, at, bound)
-        self._root_better.update(better)
+        if self._here.root_raised is None:
+            self._here.root_raised = np.full(math.prod(self.model.shared_shape), -np.inf)
+        np.maximum.at(self._here.root_raised, at, bound)
+        self._here.root_better.update(better)
 
     def tighten(self, m: Multipliers, *, at: int, tolerance: float, rounds: int) -> Evaluation:
         """Evaluate, adding values of mu until (7) costs no more than ``tolerance`` or nothing helps."""
@@ -202,10 +216,10 @@ class Relaxation:
         self, eliminator: Eliminator, segment: int, m: Multipliers, mu: float, extras: tuple[FloatArray, ...]
     ) -> AnyRun:
         key = (segment, mu)
-        if key not in self._runs:
+        if key not in self._here.runs:
             self.model.evaluations += 1
-            self._runs[key] = eliminator.run(m.prices(segment, self.model.counts[segment], mu), extras)
-        return self._runs[key]
+            self._here.runs[key] = eliminator.run(m.prices(segment, self.model.counts[segment], mu), extras)
+        return self._here.runs[key]
 
     def _root(self, m: Multipliers, mu: float, extras: list[FloatArray]) -> AnyRun:
         self.model.evaluations += 1
@@ -224,7 +238,7 @@ class Relaxation:
         powers: list[Power],
     ) -> tuple[Candidate, float, tuple[tuple[int, float], ...], tuple[BlockChoice, ...]]:
         """The assignment behind the relaxed optimum, what (7) lost on it, and better mu."""
-        known = [roots] if at not in self._root_better else [roots, self._root_better[at][:, None]]
+        known = [roots] if at not in self._here.root_better else [roots, self._here.root_better[at][:, None]]
         every = np.concatenate(known, axis=1)
         costs = self.model.root_cost(m.prices(0, 1, 0.0), every, [p.table for p in powers])
         root = every[:, [int(costs.argmin())]]
@@ -292,5 +306,5 @@ class Relaxation:
         start = np.array([k[0] for k in keys], dtype=np.int64)
         end = np.array([k[1] for k in keys], dtype=np.int64)
         shareds = np.full(len(keys), shared, dtype=np.int64)
-        better = self._better[number]
+        better = self._here.better[number]
         return choose(self.model, m, number, runs, table, better=better, shared=shareds, start=start, end=end)

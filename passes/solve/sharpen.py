@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import IntArray
+from autopar.passes.problem import FloatArray, IntArray
 from autopar.passes.solve.choice import BlockChoice, choose, lagrangian_cost
 from autopar.passes.solve.columns import enumerate_columns
 from autopar.passes.solve.eliminate import Run
 from autopar.passes.solve.model import Model
-from autopar.passes.solve.plan import FloatArray
 from autopar.passes.solve.progress import Progress
 from autopar.passes.solve.relax import Evaluation, Relaxation
 

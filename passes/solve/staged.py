@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autopar.passes.problem import FloatArray
 from autopar.passes.solve.chain import power
 from autopar.passes.solve.eliminate import Prices
 from autopar.passes.solve.model import Model
-from autopar.passes.solve.plan import BYTES, SYNC, FloatArray
+from autopar.passes.solve.plan import BYTES, SYNC
 
 EXPOSED = (0.0, 1.0)  # multipliers of hideable traffic that are tried
 SHARES = (1.0, 0.2, 0.0)  # of the price that is given, which are tried

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-import autopar.passes.solve
+import autopar.passes.solve.solver
+import autopar.passes.solve.split
 from autopar.passes.problem import Problem
 from autopar.passes.solve import Solution, solve
 from autopar.passes.solve.brute import outcomes
@@ -76,7 +77,7 @@ def test_longer_chains_and_numbers_of_real_size() -> None:
 
 
 def test_branching_above_the_table_cap_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autopar.passes.solve, "Model", partial(Model, cap_entries=20))
+    monkeypatch.setattr(autopar.passes.solve.solver, "Model", partial(Model, cap_entries=20))
     for seed in range(3000, 3040):
         problem = random_problem(seed)
         found = outcomes(problem)
@@ -95,3 +96,33 @@ def test_upper_bound_is_reported_dominated_only_when_nothing_is_below_it() -> No
             assert solve(problem, memory_bytes=memory, upper_bound_ns=best).status == "dominated"
             above = solve(problem, memory_bytes=memory, upper_bound_ns=best + 1)
             assert (above.status, above.objective_ns) == ("optimal", best)
+
+
+@pytest.mark.parametrize("effort", [0, 2, 3])
+def test_states_of_what_is_shared_may_be_solved_one_by_one(effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autopar.passes.solve.split, "WIDE_ENTRIES", 0)
+    shared = 0
+    for seed in range(5000, 5120):
+        problem = random_problem(seed)
+        found = outcomes(problem)
+        shared += any(chain.shared for chain in problem.chains)
+        for memory in limits(found) if found else ():
+            answer = solve(problem, memory_bytes=memory, effort=effort)
+            check_one(problem, found, memory, answer)
+            assert effort < 3 or answer.status in ("optimal", "infeasible")
+    assert shared > 20
+
+
+def test_states_are_ruled_out_by_an_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autopar.passes.solve.split, "WIDE_ENTRIES", 0)
+    for seed in range(6000, 6060):
+        problem = random_problem(seed)
+        found = outcomes(problem)
+        for memory in limits(found)[1:4] if found else ():
+            best = min((t for t, b, w in found if b + w <= memory), default=None)
+            if best is None:
+                continue
+            for above in (best, best + 1):
+                answer = solve(problem, memory_bytes=memory, upper_bound_ns=above, effort=3)
+                assert answer.bound_ns <= best
+                assert answer.status == "dominated" if above == best else answer.objective_ns == best

@@ -64,8 +64,8 @@ def test_elimination_finds_the_least_sum_and_an_assignment_that_has_it(seed: int
     kept = (3, 0)
     expected = cost.min(axis=(1, 2, 4)).T
     plain = Eliminator(segment, kept=kept)
-    branched = Eliminator(segment, kept=kept, cap_entries=10)
-    pivoted = [Eliminator(segment, kept=kept, cap_entries=10, pivot=pivot) for pivot in kept]
+    branched = Eliminator(segment, kept=kept, cap_entries=1)
+    pivoted = [Eliminator(segment, kept=kept, cap_entries=1, pivot=pivot) for pivot in kept]
     states = np.indices((2, 3)).reshape(2, 6)
     for eliminator in (plain, branched, *pivoted):
         run = eliminator.run(PRICES)
@@ -84,8 +84,8 @@ def test_a_table_over_too_many_boundary_values_is_refused_with_a_way_out() -> No
 
 
 def test_variable_tied_to_all_others_is_eliminated_last() -> None:
-    scopes = [(v, v + 1) for v in range(8)] + [(v, 9) for v in range(9)]
-    assert 9 in elimination_order([5] * 9 + [4], scopes, kept=())[-2:]
+    scopes = (*((v, v + 1) for v in range(8)), *((v, 9) for v in range(9)))
+    assert 9 in elimination_order((*[5] * 9, 4), scopes, ())[-2:]
 
 
 def test_counts_become_one_path_that_walks_every_arc_that_often() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autopar.passes.problem import FORBIDDEN, Chain, Problem, Segment, Table
-from autopar.passes.solve import lower_bound, solve
+from autopar.passes.solve import solve, solver_of
 from autopar.passes.solve.brute import least_memory
 from tests.solve.instances import random_problem, unroll
 from tests.solve.layers import layer_stack
@@ -108,7 +108,6 @@ def test_forbidden_everywhere_is_infeasible_without_an_assignment() -> None:
     problem = Problem(root=one_table([FORBIDDEN, FORBIDDEN + 5]))
     answer = solve(problem, memory_bytes=AMPLE)
     assert (answer.status, answer.found, answer.root) == ("infeasible", False, ())
-    assert lower_bound(problem) is None
 
 
 def test_upper_bound_ends_the_search_with_a_valid_bound() -> None:
@@ -116,7 +115,7 @@ def test_upper_bound_ends_the_search_with_a_valid_bound() -> None:
     answer = solve(problem, memory_bytes=600, upper_bound_ns=900)
     assert answer.status == "dominated"
     assert 900 <= answer.bound_ns <= 2005
-    assert lower_bound(problem) == 1005
+    assert solver_of(problem, memory_bytes=600).free_bound_ns == 1005
 
 
 def test_same_problem_same_answer_whatever_the_hash_seed() -> None:

@@ -1,0 +1,87 @@
+"""A problem with its shared variables fixed, and one that lets every call choose them anew.
+
+All calls of a chain agree on what they share (tables of positions, masks, what another network computed). A block's
+table over all of that is many times as large as the table for one state of it. A problem that lets calls disagree costs
+no more in any state, and mostly as much: what is held whole is sliced for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from autopar.passes.problem import FORBIDDEN, IntArray, Problem, Segment, Table
+
+ARRAYS = ("sync_ns", "hide_ns", "cover_ns", "bytes", "transient_bytes", "saved_bytes")
+
+
+def fixed(segment: Segment, values: Mapping[int, int]) -> Segment:
+    """The segment with some variables left one value each, which is number 0 then."""
+    if not values:
+        return segment
+
+    def cut(table: Table) -> Table:
+        at = tuple(slice(values[v], values[v] + 1) if v in values else slice(None) for v in table.variables)
+        return replace(table, **{
+            name: array[at] for name in ARRAYS if (array := getattr(table, name)) is not None
+        })  # fmt: skip
+
+    domains = tuple(1 if v in values else size for v, size in enumerate(segment.domains))
+    return replace(segment, domains=domains, tables=tuple(map(cut, segment.tables)))
+
+
+def with_state(problem: Problem, state: Mapping[int, int]) -> Problem:
+    """The problem in which these root variables, the shared ones, have one value, and so have those of the calls."""
+    chains = tuple(
+        replace(chain, shared=(), root_shared=(), segment=fixed(chain.segment, {
+            inner: state[outer] for inner, outer in zip(chain.shared, chain.root_shared, strict=True)
+        }))
+        for chain in problem.chains
+    )  # fmt: skip
+    # what calls carry on may begin as a shared variable, so all values of the root's keep their numbers
+    only = tuple(_only(v, value, problem.root.domains[v]) for v, value in state.items())
+    return replace(problem, root=replace(problem.root, tables=(*problem.root.tables, *only)), chains=chains)
+
+
+def _only(variable: int, value: int, size: int) -> Table:
+    return Table(variables=(variable,), sync_ns=np.where(np.arange(size) == value, 0, FORBIDDEN).astype(np.int64))
+
+
+def apart(problem: Problem) -> Problem:
+    """The problem in which nothing is shared: each entry of a block costs what it does in the best state for it."""
+    return replace(problem, chains=tuple(
+        replace(chain, segment=_without(chain.segment, chain.shared), shared=(), root_shared=())
+        for chain in problem.chains
+    ))  # fmt: skip
+
+
+def _without(segment: Segment, variables: tuple[int, ...]) -> Segment:
+    def cut(table: Table) -> Table:
+        axes = tuple(axis for axis, v in enumerate(table.variables) if v in variables)
+        return _least(table, axes) if axes else table
+
+    domains = tuple(1 if v in variables else size for v, size in enumerate(segment.domains))
+    return replace(segment, domains=domains, tables=tuple(map(cut, segment.tables)))
+
+
+def _least(table: Table, axes: tuple[int, ...]) -> Table:
+    """Each number the least of those allowed, so what is paid is no more than for any of them."""
+    allowed = table.sync_ns < FORBIDDEN
+
+    def least(array: IntArray | None) -> IntArray | None:
+        if array is None:
+            return None
+        low = np.where(allowed, array, FORBIDDEN).min(axis=axes, keepdims=True)
+        return np.where(low == FORBIDDEN, 0, low)
+
+    cover = None if table.cover_ns is None else least(-table.cover_ns)
+    return Table(
+        variables=table.variables,
+        sync_ns=np.where(allowed, table.sync_ns, FORBIDDEN).min(axis=axes, keepdims=True),
+        hide_ns=least(table.hide_ns),
+        cover_ns=None if cover is None else -cover,
+        bytes=least(table.bytes),
+        transient_bytes=least(table.transient_bytes),
+    )
