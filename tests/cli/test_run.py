@@ -147,7 +147,8 @@ def test_signals_end_the_child_before_the_parent(tmp_path, number, code):
         "print('ready', flush=True); time.sleep(60)\n"
     )
     parent = (
-        "import sys, os\nfrom autopar.cli import run_command\n"
+        "import os, signal, sys\nfrom autopar.cli import run_command\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background\n"
         f"try: code = run_command._passed_through([sys.executable, {str(child)!r}], dict(os.environ))\n"
         "except KeyboardInterrupt: code = 130\n"
         "sys.exit(code)"
