@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.ir.convert import local_numel
 from autopar.ir.errors import InfeasibleError, IRError, UnsupportedError
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
@@ -22,15 +21,16 @@ from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.recompute import is_expensive
 from autopar.ir.rules import NodeRule
 from autopar.passes.candidate import Settings, StoredParameter
+from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
 from autopar.passes.microbatches import refuse_crossing, refuse_writes
 from autopar.passes.positions import BATCH_AXES, Positions, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import Chain, Problem
-from autopar.passes.segments import Consumer, SegmentBuilder, Variable
+from autopar.passes.segments import SegmentBuilder, Variable
 from autopar.passes.storage import as_used, keep, settled_axes, storages
-from autopar.passes.strategies import NOTHING, NodeShapes, Strategy, strategies
+from autopar.passes.strategies import NOTHING, NodeShapes, Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class _Builder:
         self.model, self.found, self.pricing, self.microbatches = model, ground.found, ground.pricing, microbatches
         self.ample = ample
         self.mesh: Mesh = ground.pricing.mesh
-        self.conversions, self.partial = ground.conversions, ground.partial
+        self.ground, self.edges, self.partial = ground, ground.edges, ground.partial
         self.constrained, self.legal = ground.constrained, ground.legal
         self.segments: dict[str, SegmentBuilder] = {}
         self.chains: list[Chain] = []
@@ -126,7 +126,7 @@ class _Builder:
         settings = self.model.settings
         many, inside = self.microbatches, self.pricing.inside
         modes = settings.modes(self.mesh, block=not root, microbatches=many, ample=self.ample, inside=inside)
-        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.conversions)
+        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.edges)
         self.segments[graph.name] = builder
         return builder
 
@@ -173,23 +173,12 @@ class _Builder:
                 values.consumers[name].append(Consumer(variable, _needs_of(legal, index), saves))
         self._price(graph, into, node, variable, legal)
 
-    def _price(self, graph: Graph, into: SegmentBuilder, node: Node, variable: int, legal: Sequence[Strategy]) -> None:
-        key = node_key(graph, node)
-        rule, shapes = self.model.rules[key], self.model.shapes[key]
-        operands = flat_operands(node)
-        types = tuple(None if n is None else self.model.facts[graph.name, n].type for n in operands)
-        types += tuple(value.type for value in node.results)
-        out = np.zeros((4, len(legal)), dtype=np.int64)
-        for i, chosen in enumerate(legal):
-            forward, backward = self.pricing.op_costs(node, rule, chosen, shapes, types)
-            out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
-            if row(node).keeps("r") and any(shapes.grads):
-                out[2, i] = local_bytes(chosen.results[0], node.results[0].type)
-            if "mask" in row(node).saves and any(shapes.grads):
-                out[2, i] = local_numel(chosen.results[0], node.results[0].type.shape)
-            if row(node).op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
-                out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
-        into.node(variable, *out, expensive=is_expensive(node))
+    def _price(
+        self, graph: Graph, into: SegmentBuilder, node: Node, variable: int, legal: tuple[Strategy, ...]
+    ) -> None:
+        types = tuple(None if n is None else self.model.facts[graph.name, n].type for n in flat_operands(node))
+        prices = self.ground.prices(node, node_key(graph, node), types, legal)
+        into.node(variable, *prices, expensive=is_expensive(node))
 
     def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: _Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
@@ -275,7 +264,7 @@ class _Builder:
         if key in self.legal:
             return self.legal[key]
         partial = [frozenset() if n is None else self.partial[graph.name, n] for n in operands]
-        legal = strategies(self.model.rules[key], self.found, key, self.model.shapes[key], self.mesh, partial)
+        legal = self.ground.strategies(key, tuple(partial))
         if not legal:
             raise UnsupportedError(f"{node.source or node.target}: no placement of {node.target} on mesh({self.mesh})")
         if self._couples_batch(graph, node, legal):
@@ -361,17 +350,20 @@ class _Builder:
         if any(name in dict(assigned(user)) for user in graph.nodes if user.target == ASSIGN):
             layouts = (Layout.replicated(self.mesh),)  # what is written is what is stored
         producer = into.variable("source", name, layouts)
-        targets, groups = into.targets(name, consumers)
+        groups = into.edges.groups(consumers)
         trainable = stored.trainable and not stored.buffer
         starts = [
             [as_used(layout, settled_axes(layout, group, trainable=trainable)) for group in groups]
             for layout in layouts
         ]
-        kept = keep(
-            fact, stored, layouts, groups, into.modes, conversions=self.conversions, settings=self.model.settings,
-            microbatches=self.microbatches, root=root, ample=self.ample,
-        )  # fmt: skip
-        into.kept(fact, producer, starts, consumers, groups, targets, kept)
+        settings, known = self.model.settings, self.ground.kept
+        key = fact, stored, layouts, groups, into.modes, root, self.ample, settings.schedule, settings.pooled
+        if key not in known:
+            known[key] = keep(
+                fact, stored, layouts, groups, into.modes, conversions=self.edges.conversions, settings=settings,
+                microbatches=self.microbatches, root=root, ample=self.ample,
+            )  # fmt: skip
+        into.parameter(name, fact, producer, starts, consumers, known[key])
 
 
 def _needs_of(legal: Sequence[Strategy], operand: int) -> tuple[Layout, ...]:

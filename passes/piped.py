@@ -20,7 +20,7 @@ from autopar.passes.pipelining import Shape, arrange, transfer_ns
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.settled import settled
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import Model, Places, Solution, between, staged_bound_ns
+from autopar.passes.solve import Model, Places, Solution, apart, between, staged_bound_ns
 from autopar.passes.stage_account import copies_bytes
 from autopar.passes.stages import belongs, dependence
 from autopar.passes.standing import LEANER, Best, Standing
@@ -63,7 +63,8 @@ class Pipelines:
         places, standing = shape.places, self.standing
         arriving = self._arriving_bytes(encoded, shape)
         sent = 2 * shape.microbatches * transfer_ns(arriving, pricing)
-        none, one = Model(holding(encoded, 0).problem), Model(encoded.problem)
+        loose = replace(encoded, problem=apart(encoded.problem))  # costs no more, and is much smaller
+        none, one = Model(holding(loose, 0).problem), Model(loose.problem)
         groups = []
         for own in _parts(places):
             ends = 1 if own[0] == 0 or own[-1] == places - 1 else 2  # that others are sent to and received from

@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from autopar.ir.layout import Layout
 from autopar.passes.candidate import Mode
-from autopar.passes.conversions import Conversions, hub_sets, trees_ns
+from autopar.passes.edges import Consumer, Edge, Edges
 from autopar.passes.facts import Fact
-from autopar.passes.pricing import local_bytes
 from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
 from autopar.passes.storage import Kept
 from autopar.passes.strategies import Strategy
@@ -32,15 +31,6 @@ class Variable:
     values: tuple[Choice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """A variable and the layout that each of its entries needs of a value; ``saves``: kept for backward."""
-
-    variable: int
-    needs: tuple[Layout, ...]
-    saves: bool = False
-
-
 @dataclass(eq=False)
 class SegmentBuilder:
     """Collects variables and tables; variable 0 is the mode. One microbatch is held at once."""
@@ -48,7 +38,7 @@ class SegmentBuilder:
     name: str
     modes: tuple[Mode, ...]
     microbatches: int
-    conversions: Conversions
+    edges: Edges
     variables: list[Variable] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
@@ -97,7 +87,7 @@ class SegmentBuilder:
             dropped = np.where(self.selective, 0, dropped)
         self.tables.append(Table(
             variables=(variable, self.mode), sync_ns=time,
-            cover_ns=np.rint(time * self.conversions.pricing.overlap).astype(np.int64),
+            cover_ns=np.rint(time * self.edges.conversions.pricing.overlap).astype(np.int64),
             bytes=held, transient_bytes=dropped + transient[:, None], saved_bytes=held,
         ))  # fmt: skip
 
@@ -123,63 +113,31 @@ class SegmentBuilder:
         ``free[i]``: the value in the producer's layout i is held anyway, it need not be saved again.
         ``expensive``: selective recomputation does not run the producer again.
         """
-        targets, groups = self.targets(value, consumers)
-        haves = list(dict.fromkeys(have))
-        needs = list(dict.fromkeys(layout for group in groups for layout in group))
-        start = self.conversions.matrix(fact, haves, needs, crosses_time=crosses_time)
-        several = any(len(group) > 1 for group in groups)
-        between = self.conversions.matrix(fact, needs, needs, crosses_time=crosses_time) if several else start
-        forward, backward = trees_ns(start, between, [[needs.index(t) for t in group] for group in groups])
-        saved = self._saved(fact, have, groups, consumers, free)
-        rows = [haves.index(layout) for layout in have]
-        keeps = None
-        if self.selective.any():
-            keeps = self.conversions.keeping.bytes(fact, have, groups, expensive=expensive)
-        self._attach(producer, targets, forward[rows], backward[rows], saved, keeps)
+        edge = self.edges.value(
+            fact, have, consumers, free=free, expensive=expensive, crosses_time=crosses_time,
+            selective=bool(self.selective.any()),
+        )  # fmt: skip
+        self._attach(producer, self.targets(value, consumers), edge)
 
-    def kept(self, fact: Fact, producer: int, starts: Sequence[Sequence[Layout]],
-             consumers: Sequence[Consumer], groups: Sequence[tuple[Layout, ...]], targets: tuple[int, IntArray | None],
-             kept: Kept) -> None:  # fmt: skip
+    def parameter(
+        self, name: str, fact: Fact, producer: int, starts: Sequence[Sequence[Layout]], consumers: Sequence[Consumer],
+        kept: Kept,
+    ) -> None:  # fmt: skip
         """A parameter's edge: ``starts[i][g]`` is the layout that conversions start from for storage i, group g."""
-        shape = (len(starts), len(groups))
-        forward, backward = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        saved = np.zeros(shape, np.int64)
-        keepers = {layout for consumer in consumers if consumer.saves for layout in consumer.needs}
-        for i, row in enumerate(starts):
-            for g, group in enumerate(groups):
-                start = self.conversions.matrix(fact, [row[g]], group)
-                between = self.conversions.matrix(fact, group, group)
-                f, b = trees_ns(start, between, [range(len(group))])
-                forward[i, g], backward[i, g] = f[0, 0], b[0, 0]
-                saved[i, g] = sum(
-                    local_bytes(t, fact.type) for t in group
-                    if t in keepers and t.local_shape(fact.type.shape) != row[g].local_shape(fact.type.shape)
-                )  # fmt: skip
-        keeps = None
-        if self.selective.any():
-            bytes_of = self.conversions.keeping.bytes
-            pairs = [
-                [bytes_of(fact, [at], [group], expensive=False)[0, 0] for at, group in zip(row, groups, strict=True)]
-                for row in starts
-            ]
-            keeps = np.array(pairs, dtype=np.int64)
-        self._attach(producer, targets, forward, backward, saved, keeps, kept)
+        edge = self.edges.parameter(fact, starts, consumers, selective=bool(self.selective.any()))
+        self._attach(producer, self.targets(name, consumers), edge, kept)
 
-    def targets(
-        self, value: str, consumers: Sequence[Consumer]
-    ) -> tuple[tuple[int, IntArray | None], list[tuple[Layout, ...]]]:
-        """The variable that decides where the value is needed, and the set that each of its entries means."""
+    def targets(self, value: str, consumers: Sequence[Consumer]) -> tuple[int, IntArray | None]:
+        """The variable that decides where the value is needed, and which set each of its entries means."""
+        groups = self.edges.groups(consumers)
         if len(consumers) == 1:
-            needs = consumers[0].needs
-            distinct = list(dict.fromkeys(needs))
-            index = np.array([distinct.index(layout) for layout in needs])
-            return (consumers[0].variable, index), [(layout,) for layout in distinct]
-        groups = list(hub_sets([consumer.needs for consumer in consumers]))
+            at = {group[0]: number for number, group in enumerate(groups)}
+            return consumers[0].variable, np.array([at[layout] for layout in consumers[0].needs])
         hub = self.variable("hub", value, groups)
         for consumer in consumers:
             variable, needs = self._need(value, consumer)
             self._forbid(hub, variable, np.array([[need in group for need in needs] for group in groups]))
-        return (hub, None), groups
+        return hub, None
 
     def _need(self, value: str, consumer: Consumer) -> tuple[int, tuple[Layout, ...]]:
         """A variable over what a consumer needs: its own, or another where many of its entries need the same."""
@@ -195,28 +153,12 @@ class SegmentBuilder:
             Table(variables=(left, right), sync_ns=np.where(allowed, 0, FORBIDDEN).astype(np.int64))
         )
 
-    def _saved(
-        self, fact: Fact, have: Sequence[Layout], groups: Sequence[tuple[Layout, ...]],
-        consumers: Sequence[Consumer], free: Sequence[bool],
-    ) -> IntArray:  # fmt: skip
-        keepers = {layout for consumer in consumers if consumer.saves for layout in consumer.needs}
-        bytes_of = {layout: local_bytes(layout, fact.type) for layout in keepers}
-        rows = [
-            [
-                sum(bytes_of[t] for t in group if t in keepers and not (held and t == layout))
-                for group in groups
-            ]
-            for layout, held in zip(have, free, strict=True)
-        ]
-        return np.array(rows, dtype=np.int64).reshape(len(have), len(groups))
-
     def _attach(
-        self, producer: int, targets: tuple[int, IntArray | None], forward: IntArray, backward: IntArray,
-        saved: IntArray, keeps: IntArray | None, kept: Kept | None = None,
-    ) -> None:  # fmt: skip
+        self, producer: int, targets: tuple[int, IntArray | None], edge: Edge, kept: Kept | None = None
+    ) -> None:
         variable, index = targets
-        time = self.passes_ns(forward, backward, self.dear)
-        held, dropped = self.by_mode(saved, keeps)
+        time = self.passes_ns(edge.forward_ns, edge.backward_ns, self.dear)
+        held, dropped = self.by_mode(edge.saved, edge.keeps)
         hide: IntArray | None = None
         per_microbatch = held
         if kept is not None:

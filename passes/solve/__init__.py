@@ -18,9 +18,10 @@ from autopar.passes.solve.solution import CallRuns, Solution, Status
 from autopar.passes.solve.solver import Solver
 from autopar.passes.solve.split import SplitSolver, is_wide
 from autopar.passes.solve.staged import Places, staged_bound_ns
+from autopar.passes.solve.states import apart
 
 __all__ = [
-    "AnySolver", "CallRuns", "Model", "Places", "Solution", "Status", "between", "solve", "solver_of",
+    "AnySolver", "CallRuns", "Model", "Places", "Solution", "Status", "apart", "between", "solve", "solver_of",
     "staged_bound_ns",
 ]  # fmt: skip
 

@@ -77,11 +77,19 @@ def _least(table: Table, axes: tuple[int, ...]) -> Table:
         return np.where(low == FORBIDDEN, 0, low)
 
     cover = None if table.cover_ns is None else least(-table.cover_ns)
+    saved, held = least(table.saved_bytes), table.bytes
+    if saved is not None and held is not None and table.saved_bytes is not None:  # for any number in flight
+        rest = least(held - table.saved_bytes)
+        assert rest is not None
+        held = rest + saved
+    else:
+        held = least(held)
     return Table(
         variables=table.variables,
         sync_ns=np.where(allowed, table.sync_ns, FORBIDDEN).min(axis=axes, keepdims=True),
         hide_ns=least(table.hide_ns),
         cover_ns=None if cover is None else -cover,
-        bytes=least(table.bytes),
+        bytes=held,
         transient_bytes=least(table.transient_bytes),
+        saved_bytes=saved,
     )

@@ -86,6 +86,24 @@ def test_layers_fold_with_one_carried_value(
     assert print_graph(fold(disguised(graph, random.Random(0)))) == print_graph(result)
 
 
+@pytest.mark.parametrize(("layers", "expected"), [(6, [5]), (14, [2, 5, 5]), (26, [2, 4])])
+def test_layers_of_two_kinds_are_never_merged(layers: int, expected: list[int]):
+    """Gemma 3: after five layers that see a window one that sees all. Few periods are blocks of one kind and layers
+    between them, many are calls of a block that holds a period, each layer as it is."""
+    whole = [layer % 6 == 5 for layer in range(layers)]
+    config = transformers.Gemma3TextConfig(
+        num_hidden_layers=layers, num_key_value_heads=2, head_dim=8, sliding_window=4, **SIZES,
+        layer_types=["full_attention" if each else "sliding_attention" for each in whole],
+    )  # fmt: skip
+    graph = canonicalize(traced(transformers.Gemma3ForCausalLM(config)))
+    result = fold(graph)
+    verify(result, after="fold")
+    assert sorted(count for count, *_ in calls(result)) == expected
+    assert canonical_form(unfold(result)) == canonical_form(graph)
+    attention = [node for node in unfold(result).nodes if "scaled_dot_product" in node.target]
+    assert [bool(node.attr("is_causal")) for node in attention] == whole  # the others are given a mask
+
+
 def test_the_block_does_not_depend_on_depth():
     """Two layers and four: the same block."""
     assert fold(traced(llama(2))).blocks == fold(traced(llama(4))).blocks

@@ -1,0 +1,121 @@
+"""What edges of the graph cost: a value brought from the layouts it is made in to what its consumers need.
+
+Many edges of a model are alike (each normalisation, each projection): equal questions are answered once a mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from autopar.ir.layout import Layout
+from autopar.passes.conversions import Conversions, hub_sets, trees_ns
+from autopar.passes.facts import Fact
+from autopar.passes.pricing import local_bytes
+from autopar.passes.problem import IntArray
+
+Groups: TypeAlias = tuple[tuple[Layout, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A variable and the layout that each of its entries needs of a value; ``saves``: kept for backward."""
+
+    variable: int
+    needs: tuple[Layout, ...]
+    saves: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """[layout it is made in, set of layouts it is needed in]: nanoseconds, bytes saved for backward for each
+    microbatch, and (where it was asked for) bytes that selective recomputation keeps. Nobody may write to them.
+    """
+
+    forward_ns: IntArray
+    backward_ns: IntArray
+    saved: IntArray
+    keeps: IntArray | None
+
+
+@dataclass(eq=False)
+class Edges:
+    """Edges on one mesh, each kind priced once."""
+
+    conversions: Conversions
+    known: dict[tuple[object, ...], Edge] = field(default_factory=dict)
+    sets: dict[tuple[tuple[Layout, ...], ...], Groups] = field(default_factory=dict)
+
+    def groups(self, consumers: Sequence[Consumer]) -> Groups:
+        """Sets of layouts that serve all consumers; of a single one each layout that it may need."""
+        demands = tuple(consumer.needs for consumer in consumers)
+        if demands not in self.sets:
+            single = tuple((layout,) for layout in dict.fromkeys(demands[0]))
+            self.sets[demands] = single if len(demands) == 1 else hub_sets(demands)
+        return self.sets[demands]
+
+    def value(
+        self, fact: Fact, have: Sequence[Layout], consumers: Sequence[Consumer], *, free: Sequence[bool],
+        expensive: bool, crosses_time: bool, selective: bool,
+    ) -> Edge:  # fmt: skip
+        """Of an operation's result. ``free[i]``: in layout i it is held anyway, it need not be saved again."""
+        demands = tuple((consumer.needs, consumer.saves) for consumer in consumers)
+        key = fact, tuple(have), demands, tuple(free), expensive, crosses_time, selective
+        if key not in self.known:
+            groups = self.groups(consumers)
+            haves = list(dict.fromkeys(have))
+            needs = list(dict.fromkeys(layout for group in groups for layout in group))
+            start = self.conversions.matrix(fact, haves, needs, crosses_time=crosses_time)
+            several = any(len(group) > 1 for group in groups)
+            between = self.conversions.matrix(fact, needs, needs, crosses_time=crosses_time) if several else start
+            at = {layout: number for number, layout in enumerate(needs)}
+            forward, backward = trees_ns(start, between, [[at[layout] for layout in group] for group in groups])
+            rows = [haves.index(layout) for layout in have]
+            keeps = self.conversions.keeping.bytes(fact, have, groups, expensive=expensive) if selective else None
+            saved = _saved(fact, have, groups, _keepers(consumers), free)
+            self.known[key] = Edge(forward[rows], backward[rows], saved, keeps)
+        return self.known[key]
+
+    def parameter(
+        self, fact: Fact, starts: Sequence[Sequence[Layout]], consumers: Sequence[Consumer], *, selective: bool
+    ) -> Edge:
+        """Of a parameter: ``starts[i][g]`` is the layout that conversions start from for storage i, set g."""
+        demands = tuple((consumer.needs, consumer.saves) for consumer in consumers)
+        key = fact, tuple(map(tuple, starts)), demands, selective
+        if key not in self.known:
+            groups = self.groups(consumers)
+            shape, keepers = (len(starts), len(groups)), _keepers(consumers)
+            forward, backward, saved, keeps = (np.zeros(shape, np.int64) for _ in range(4))
+            for i, row in enumerate(starts):
+                for g, group in enumerate(groups):
+                    start = self.conversions.matrix(fact, [row[g]], group)
+                    between = self.conversions.matrix(fact, group, group)
+                    f, b = trees_ns(start, between, [range(len(group))])
+                    forward[i, g], backward[i, g] = f[0, 0], b[0, 0]
+                    own = row[g].local_shape(fact.type.shape)
+                    saved[i, g] = sum(
+                        local_bytes(layout, fact.type) for layout in group
+                        if layout in keepers and layout.local_shape(fact.type.shape) != own
+                    )  # fmt: skip
+                    if selective:
+                        keeps[i, g] = self.conversions.keeping.bytes(fact, [row[g]], [group], expensive=False)[0, 0]
+            self.known[key] = Edge(forward, backward, saved, keeps if selective else None)
+        return self.known[key]
+
+
+def _keepers(consumers: Sequence[Consumer]) -> frozenset[Layout]:
+    return frozenset(layout for consumer in consumers if consumer.saves for layout in consumer.needs)
+
+
+def _saved(
+    fact: Fact, have: Sequence[Layout], groups: Groups, keepers: frozenset[Layout], free: Sequence[bool]
+) -> IntArray:
+    bytes_of = {layout: local_bytes(layout, fact.type) for group in groups for layout in group if layout in keepers}
+    rows = [
+        [sum(bytes_of[t] for t in group if t in keepers and not (held and t == layout)) for group in groups]
+        for layout, held in zip(have, free, strict=True)
+    ]
+    return np.array(rows, dtype=np.int64).reshape(len(have), len(groups))
