@@ -134,7 +134,12 @@ class _Search:
             if self.standing.best is not None and (candidate.rank[0] >= self.standing.best_ns or late):
                 self.complete = self.complete and not late
                 break
-            heapq.heappop(waiting)
+            if self.standing.best is None and candidate.late:  # a plan is wanted first
+                waiting.sort(key=lambda item: (item[2].late, item[0]))
+                candidate = waiting.pop(0)[2]
+                heapq.heapify(waiting)
+            else:
+                heapq.heappop(waiting)
             for left in self.step(candidate):
                 heapq.heappush(waiting, (left.rank, next(numbers), left))
         return [candidate for _, _, candidate in sorted(waiting)]

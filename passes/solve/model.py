@@ -141,11 +141,14 @@ class Model:
             flat = flat * size + int(root[v])
         return flat
 
-    def shared_of(self, number: int, at: int) -> int:
-        """The flat state of the variables that chain ``number`` shares."""
-        root = np.zeros((len(self.problem.root.domains), 1), dtype=np.int64)
-        root[list(self.shared)] = self.shared_values(at)
-        return int(self.chains[number].states_of(root)[1][0])
+    def shared_of(self, number: int, at: IntArray) -> IntArray:
+        """The flat states of the variables that chain ``number`` shares, in flat states ``at`` of all."""
+        values = dict(zip(self.shared, np.unravel_index(at, self.shared_shape) if self.shared else (), strict=True))
+        chain = self.chains[number].chain
+        flat = np.zeros(at.shape, dtype=np.int64)
+        for inner, outer in zip(chain.shared, chain.root_shared, strict=True):
+            flat = flat * chain.segment.domains[inner] + values[outer]
+        return flat
 
     def root_cost(self, prices: Prices, roots: IntArray, powers: Sequence[FloatArray]) -> FloatArray:
         """The exact scalarised cost of root assignments (variables, E); ``powers`` price the chains."""

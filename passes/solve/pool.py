@@ -59,7 +59,7 @@ def gather(
         )
     ]
     for number, chain in enumerate(model.chains):
-        shared = model.shared_of(number, found.at)
+        shared = int(model.shared_of(number, np.array([found.at]))[0])
         others = _others(model, found, number, extras)[shared] - paid
         total = found.tables[number][shared] + others.T[:, :, None]
         start, end, pivot = (x.astype(np.int64) for x in np.nonzero(total < target))

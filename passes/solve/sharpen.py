@@ -39,7 +39,7 @@ def sharpen(relaxation: Relaxation, progress: Progress, found: Evaluation) -> Ev
         near = np.flatnonzero(best.floors <= best.value + best.slack)
         raised = False
         for number in range(len(model.chains)):
-            states = np.unique([model.shared_of(number, int(at)) for at in near])
+            states = np.unique(model.shared_of(number, near))
             entries = sharper(model, best, number, states=states, slip=slip)
             if entries is not None:
                 relaxation.raise_entries(number, entries.at, entries.bound, entries.better)

