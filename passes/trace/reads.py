@@ -140,6 +140,8 @@ def _effects(code: CodeType) -> tuple[str, tuple[str, ...]]:
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
             loads[str(step.argval)] = None
+        elif (step.opname, step.argval) == ("STORE_ATTR", "requires_grad"):
+            continue  # a tensor's is part of what is compared, before and after; a module's is watched
         elif step.opname in _STORES or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
             return f"{code.co_qualname} writes {step.argval}", ()
         elif step.opname == "IMPORT_NAME":  # what is read of the module would not be seen

@@ -39,7 +39,8 @@ def meshes(world: int) -> list[dict[str, int]]:
 @pytest.mark.parametrize(
     ("name", "layers", "cluster", "share"),
     [
-        ("gpt2", 2, "1x4xH100-SXM", 0.5),
+        ("gpt2", 2, "1x2xH100-SXM", 0.5),
+        pytest.param("gpt2", 2, "1x4xH100-SXM", 0.5, marks=pytest.mark.slow),
         pytest.param("gpt2", 4, "2x4xV100-SXM2-32GB@32Gb/s", 1.0, marks=pytest.mark.slow),
         pytest.param("gpt2", 4, "2x4xV100-SXM2-32GB@32Gb/s", 0.4, marks=pytest.mark.slow),
         pytest.param("llama3-8b", 4, "2x4xH100-SXM", 1.0, marks=pytest.mark.slow),

@@ -33,6 +33,27 @@ class Block(nn.Module):
         return torch.tanh(self.inner(x))
 
 
+class LearnsToo(Block):
+    """It asks for a gradient of what it makes, of what it is given or, unseen, of nothing."""
+
+    def forward(self, x: Tensor) -> Any:
+        added = x.new_zeros(WIDTH)
+        if self.shared == "made":
+            added.requires_grad = True
+        elif self.shared == "given":
+            x.requires_grad = True
+        return torch.tanh(self.inner(x) + added)
+
+
+class Freezes(Block):
+    """It freezes its own weight as it runs."""
+
+    def forward(self, x: Tensor) -> Any:
+        found = torch.tanh(self.inner(x))
+        self.inner.weight.requires_grad = False
+        return found
+
+
 class Stack(nn.Module):
     def __init__(self, block: type[Block] = Block, change: Callable[[list[Block]], None] | None = None) -> None:
         super().__init__()

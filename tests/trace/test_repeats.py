@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from autopar.ir.errors import UnsupportedError
@@ -29,10 +30,12 @@ from tests.trace.repeating import (
     CountsInList,
     Flagged,
     FlaggedTurns,
+    Freezes,
     FrozenTurns,
     GivesView,
     HasBuffer,
     Imports,
+    LearnsToo,
     Nested,
     PassesOn,
     Passing,
@@ -173,12 +176,29 @@ def own_objects(blocks: list[Block]) -> None:
         (lambda: Stack(Block, tied), 1),
         (lambda: Stack(Block, acting), 0),
         (lambda: Nested(), 4),
+        (lambda: Stack(LearnsToo), 2),
+        (lambda: Stack(LearnsToo, shared("made")), 2),
+        (lambda: Stack(Freezes), 0),
     ],
 )
 def test_only_what_is_the_same_is_traced_once(
     model: Callable[[], nn.Module], expected: int, repeated: Callable[..., int]
 ) -> None:
     assert repeated(model(), (torch.randn(4, WIDTH),)) == expected
+
+
+def test_layers_that_hand_a_bias_on_are_traced_once(repeated: Callable[..., int]) -> None:
+    """T5: of each stack the first layer makes the bias, the second is given it; each more is one call left out."""
+    tokens = torch.zeros(2, 8, dtype=torch.long)
+
+    def left_out(layers: int) -> int:
+        config = transformers.T5Config(
+            d_model=32, d_kv=8, d_ff=64, num_heads=4, num_layers=layers, vocab_size=64, decoder_start_token_id=0
+        )
+        model = transformers.T5ForConditionalGeneration(config)
+        return repeated(model, {"input_ids": tokens, "labels": tokens})
+
+    assert left_out(5) - left_out(3) == 2 * 2
 
 
 @pytest.mark.parametrize("block", [CountsInGlobal, CountsInClass, CountsInList, CountsByIterator])
