@@ -128,11 +128,11 @@ class _Search:
         while waiting:
             candidate = waiting[0][2]
             self._tell(candidate, len(waiting))
-            late = time.monotonic() - self.started > self.standing.limits.time_limit_s
+            overdue = time.monotonic() - self.started > self.standing.limits.time_limit_s
             if self.hopeless and self.standing.closest is not None:
                 break
-            if self.standing.best is not None and (candidate.rank[0] >= self.standing.best_ns or late):
-                self.complete = self.complete and not late
+            if self.standing.best is not None and (candidate.rank[0] >= self.standing.best_ns or overdue):
+                self.complete = self.complete and not overdue
                 break
             if self.standing.best is None and candidate.late:  # a plan is wanted first
                 waiting.sort(key=lambda item: (item[2].late, item[0]))

@@ -85,7 +85,12 @@ def test_branching_above_the_table_cap_changes_no_answer(monkeypatch: pytest.Mon
             check_one(problem, found, memory, solve(problem, memory_bytes=memory))
 
 
-def test_upper_bound_is_reported_dominated_only_when_nothing_is_below_it() -> None:
+@pytest.mark.parametrize("by_state", [False, True])
+def test_upper_bound_is_reported_dominated_only_when_nothing_is_below_it(
+    by_state: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_state:
+        monkeypatch.setattr(autopar.passes.solve.split, "WIDE_ENTRIES", 0)
     for seed in range(4000, 4060):
         problem = random_problem(seed)
         found = outcomes(problem)
@@ -93,8 +98,8 @@ def test_upper_bound_is_reported_dominated_only_when_nothing_is_below_it() -> No
             best = min((t for t, b, w in found if b + w <= memory), default=None)
             if best is None:
                 continue
-            assert solve(problem, memory_bytes=memory, upper_bound_ns=best).status == "dominated"
-            above = solve(problem, memory_bytes=memory, upper_bound_ns=best + 1)
+            assert solve(problem, memory_bytes=memory, upper_bound_ns=best, effort=3).status == "dominated"
+            above = solve(problem, memory_bytes=memory, upper_bound_ns=best + 1, effort=3)
             assert (above.status, above.objective_ns) == ("optimal", best)
 
 
@@ -111,18 +116,3 @@ def test_states_of_what_is_shared_may_be_solved_one_by_one(effort: int, monkeypa
             check_one(problem, found, memory, answer)
             assert effort < 3 or answer.status in ("optimal", "infeasible")
     assert shared > 20
-
-
-def test_states_are_ruled_out_by_an_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autopar.passes.solve.split, "WIDE_ENTRIES", 0)
-    for seed in range(6000, 6060):
-        problem = random_problem(seed)
-        found = outcomes(problem)
-        for memory in limits(found)[1:4] if found else ():
-            best = min((t for t, b, w in found if b + w <= memory), default=None)
-            if best is None:
-                continue
-            for above in (best, best + 1):
-                answer = solve(problem, memory_bytes=memory, upper_bound_ns=above, effort=3)
-                assert answer.bound_ns <= best
-                assert answer.status == "dominated" if above == best else answer.objective_ns == best

@@ -191,10 +191,10 @@ def test_layers_that_hand_a_bias_on_are_traced_once(repeated: Callable[..., int]
     """T5: of each stack the first layer makes the bias, the second is given it; each more is one call left out."""
     tokens = torch.zeros(2, 8, dtype=torch.long)
 
+    sizes: dict[str, Any] = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 64}
+
     def left_out(layers: int) -> int:
-        config = transformers.T5Config(
-            d_model=32, d_kv=8, d_ff=64, num_heads=4, num_layers=layers, vocab_size=64, decoder_start_token_id=0
-        )
+        config = transformers.T5Config(num_layers=layers, decoder_start_token_id=0, **sizes)
         model = transformers.T5ForConditionalGeneration(config)
         return repeated(model, {"input_ids": tokens, "labels": tokens})
 
