@@ -190,11 +190,11 @@ def test_only_what_is_the_same_is_traced_once(
 def test_layers_that_hand_a_bias_on_are_traced_once(repeated: Callable[..., int]) -> None:
     """T5: of each stack the first layer makes the bias, the second is given it; each more is one call left out."""
     tokens = torch.zeros(2, 8, dtype=torch.long)
-
     sizes: dict[str, Any] = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 64}
+    sizes["decoder_start_token_id"] = 0
 
     def left_out(layers: int) -> int:
-        config = transformers.T5Config(num_layers=layers, decoder_start_token_id=0, **sizes)
+        config = transformers.T5Config(num_layers=layers, **sizes)
         model = transformers.T5ForConditionalGeneration(config)
         return repeated(model, {"input_ids": tokens, "labels": tokens})
 
