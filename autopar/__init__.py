@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autopar.annotations import replicate, split, stage
     from autopar.api import parallelize, plan
     from autopar.cost_model import Cluster, CostProfile
-    from autopar.ir.constraints import replicate, split
     from autopar.ir.plan import Plan
     from autopar.rules import register_rule
     from autopar.runtime.module import ParallelModule
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "register_rule", "replicate",
-    "split", "verify",
+    "split", "stage", "verify",
 ]  # fmt: skip
 
 # Imported on first use: the command line must not wait for torch.
@@ -33,8 +33,9 @@ _HOMES = {
     "parallelize": "autopar.api",
     "plan": "autopar.api",
     "register_rule": "autopar.rules",
-    "replicate": "autopar.ir.constraints",
-    "split": "autopar.ir.constraints",
+    "replicate": "autopar.annotations",
+    "split": "autopar.annotations",
+    "stage": "autopar.annotations",
     "verify": "autopar.verifying.verify",
 }
 

@@ -12,13 +12,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from autopar.annotations import annotated
 from autopar.arguments import Arguments, check
 from autopar.both_modes import OtherMode
-from autopar.compiling import Readied, find_plan, lower_plan, pipeline_of, ready
-from autopar.compiling import check_fit as fits
+from autopar.compiling import Readied, ready
 from autopar.cost_model import Cluster
+from autopar.finding import check_fit as fits
+from autopar.finding import find_plan, lower_plan, pipeline_of
 from autopar.hardware import local_device, running_cluster, start_process_group
-from autopar.ir.constraints import replicate, split
+from autopar.ir.constraints import Constraint
 from autopar.ir.errors import AutoparError, MismatchError
 from autopar.ir.plan import Plan
 from autopar.ir.program import Program
@@ -30,7 +32,7 @@ from autopar.runtime.initialise import is_meta, tensors_of
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.parameters import names_of
 
-__all__ = ["check_fit", "parallelize", "plan", "replicate", "split"]
+__all__ = ["check_fit", "parallelize", "plan"]
 
 PLAN_VARIABLE = "AUTOPAR_PLAN"
 
@@ -41,7 +43,10 @@ def plan(model: nn.Module, example_inputs: Any, *, cluster: str | Path | Cluster
     Takes the arguments of ``parallelize`` except ``plan`` and ``compile``. ``cluster=None`` is the running
     process group, or this device alone. Raises the errors of ``autopar.errors``.
     """
-    arguments = check(cluster=_default_cluster() if cluster is None else cluster, **options)
+    constraints = annotated(model, options.pop("constraints", ()))
+    arguments = check(
+        cluster=_default_cluster() if cluster is None else cluster, constraints=constraints, **options
+    )
     found, _ = find_plan(ready(model, example_inputs, arguments), arguments)
     return found
 
@@ -79,7 +84,8 @@ def parallelize(
             arguments = _arguments_of(loaded, loss_fn)
         else:
             arguments = check(
-                cluster=cluster or running_cluster(device), profile=profile, mesh=mesh, constraints=constraints,
+                cluster=cluster or running_cluster(device), profile=profile, mesh=mesh,
+                constraints=annotated(model, constraints),
                 memory_budget=memory_budget, optimizer=optimizer, mixed_precision=mixed_precision,
                 num_microbatches=num_microbatches, schedule=schedule, zero=zero, recompute=recompute, loss_fn=loss_fn,
                 rng=rng, time_limit=time_limit, name=type(model).__name__,
@@ -182,4 +188,5 @@ def _arguments_of(found: Plan, loss_fn: Callable[..., Any] | None) -> Arguments:
         cluster=Cluster.from_dict(found.cluster), optimizer=found.optimizer, mixed_precision=found.mixed_precision,
         memory_budget=found.memory.budget_bytes, loss_fn=loss_fn, name=found.model, rng=found.rng, mesh=found.mesh,
         schedule=found.schedule,
+        constraints=() if found.asked is None else tuple(map(Constraint.parse, found.asked.constraints)),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ from autopar.ir.errors import UsageError
 from autopar.ir.pipeline import LOOPED, LOOPS, PIPELINE_AXIS, SCHEDULES
 
 if TYPE_CHECKING:
+    from autopar.ir.plan_origin import Asked
+    from autopar.passes.candidate import Settings
     from autopar.passes.found import Limits
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "sgd_momentum", "adafactor")
@@ -27,11 +29,16 @@ OPTIMIZERS = ("adamw", "adam", "sgd", "sgd_momentum", "adafactor")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arguments:
-    """What the user fixed; None leaves a choice to the search. Same names as ``autopar.plan``'s."""
+    """What the user fixed; None leaves a choice to the search. Same names as ``autopar.plan``'s.
+
+    ``memory_bytes``: of each device; ``memory_budget`` what the user said of it. ``sizes``: batch_size, seq_len and
+    layers that a MODEL of the command line was given.
+    """
 
     cluster: Cluster
     profile: CostProfile
     memory_bytes: int
+    memory_budget: int | None = None
     constraints: tuple[Constraint, ...] = ()
     mesh: Mapping[str, int] | None = None
     optimizer: str = "adamw"
@@ -44,6 +51,7 @@ class Arguments:
     rng: str = "exact"
     time_limit: float = 60.0
     name: str = "model"
+    sizes: Mapping[str, int] = field(default_factory=dict)
     progress: Callable[[str], None] = lambda _: None
 
     @property
@@ -60,19 +68,40 @@ class Arguments:
             schedule=self.schedule, time_limit_s=self.time_limit,
         )  # fmt: skip
 
+    def settings(self, inputs: Mapping[str, tuple[int | None, int | None]]) -> Settings:
+        """``inputs``: (batch dim, sequence dim) of each input."""
+        from autopar.passes.candidate import Settings
+
+        return Settings(
+            inputs=inputs, optimizer=self.optimizer, zero=self.zero, recompute=self.recompute,
+            constraints=self.constraints, schedule=self.schedule,
+        )  # fmt: skip
+
+    def asked(self) -> Asked:
+        """As a plan keeps it."""
+        from autopar.ir.plan_origin import Asked
+
+        return Asked(
+            mesh=None if self.mesh is None else dict(self.mesh), num_microbatches=self.num_microbatches,
+            schedule=self.schedule, zero=self.zero, recompute=self.recompute,
+            constraints=tuple(map(str, self.constraints)), memory_bytes=self.memory_budget, **self.sizes,
+        )  # fmt: skip
+
 
 def check(
     *, cluster: str | os.PathLike[str] | Cluster, profile: Any = None, mesh: Mapping[str, int] | None = None,
     constraints: Any = (), memory_budget: int | str | None = None, optimizer: str = "adamw",
     mixed_precision: str | None = None, num_microbatches: int | None = None, schedule: str | None = None,
     zero: int | None = None, recompute: str | None = None, loss_fn: Callable[..., Any] | None = None,
-    rng: str = "exact", time_limit: float = 60.0, name: str = "model",
+    rng: str = "exact", time_limit: float = 60.0, name: str = "model", sizes: Mapping[str, int] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Arguments:  # fmt: skip
     """Raise UsageError naming the argument, the value and what it may be; else the arguments, loaded."""
     wrong = [item for item in constraints if not isinstance(item, Constraint)]
     if wrong:
-        raise UsageError(f"constraints holds {wrong[0]!r}; use autopar.replicate(...) and autopar.split(...)")
+        raise UsageError(
+            f"constraints holds {wrong[0]!r}; use autopar.replicate(...), autopar.split(...) and autopar.stage(...)"
+        )
     schedule = schedule.lower() if isinstance(schedule, str) else schedule
     _one_of("schedule", schedule, (None, *SCHEDULES))
     if schedule is not None and (mesh or {}).get(PIPELINE_AXIS, 1) == 1:
@@ -98,6 +127,7 @@ def check(
         raise UsageError(f"memory_budget={memory_budget}: it is a number of bytes above 0")
     return Arguments(
         cluster=machines, profile=found, memory_bytes=budget or default_budget_bytes(machines, found),
+        memory_budget=budget, sizes=dict(sizes or {}),
         constraints=tuple(constraints), mesh=None if mesh is None else dict(mesh), optimizer=optimizer,
         mixed_precision=mixed_precision,
         num_microbatches=num_microbatches, schedule=schedule, zero=zero, recompute=recompute, loss_fn=loss_fn, rng=rng,

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from autopar.arguments import Arguments
-from autopar.compiling import Readied, marks_of, mesh_of, ready
+from autopar.compiling import Readied, ready
 from autopar.cost_model import axis_groups
+from autopar.finding import marks_of, mesh_of
 from autopar.ir.errors import AutoparError, UnsupportedError, UsageError
 from autopar.ir.pipeline import Pipeline, Stage
 from autopar.ir.plan import Plan

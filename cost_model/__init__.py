@@ -17,7 +17,7 @@ from autopar.cost_model.priced import Group, OpCost
 from autopar.cost_model.profile import CostProfile
 from autopar.cost_model.profile_registry import ProfileEntry, list_profiles, load_profile
 from autopar.cost_model.rates import EfficiencySource
-from autopar.cost_model.topology import axis_groups, inside_nodes
+from autopar.cost_model.topology import axis_groups, inside_nodes, neighbours
 from autopar.cost_model.units import (
     format_bytes,
     format_duration,
@@ -54,6 +54,7 @@ __all__ = [
     "inside_nodes",
     "list_profiles",
     "load_profile",
+    "neighbours",
     "optimizer_state_bytes",
     "overlap_fraction",
     "parse_bytes",

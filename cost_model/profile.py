@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from pathlib import Path
@@ -88,6 +89,14 @@ class CostProfile:
         except KeyError:
             hint = nearest(name, list(self.data.link))
             raise UsageError(f"the cost profile {self.name} has no link {name!r}; {hint}") from None
+
+    def with_bandwidth(self, link: str, rate_bytes_s: float) -> CostProfile:
+        """A copy of which a link has another bandwidth; raises ``UsageError`` as ``link``."""
+        made = copy.copy(self)
+        table = self.link(link).model_copy(update={"bandwidth_gb_s": rate_bytes_s / 1e9})
+        made.data = self.data.model_copy(update={"link": {**self.data.link, link: table}})
+        made.__dict__.pop("sha256", None)
+        return made
 
     def device_number(self, name: str, key: str) -> float:
         """A number of a device. Raises ``FileFormatError`` naming the key if the profile does not hold it."""

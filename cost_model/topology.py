@@ -42,6 +42,11 @@ def axis_groups(axes: Iterable[tuple[str, int]], cluster: Cluster) -> dict[str, 
     return groups
 
 
+def neighbours(group: Group) -> Group:
+    """Two that follow each other along an axis: the worst such pair."""
+    return Group(axis=group.axis, size=2, ranks_per_node=2 if group.nodes == 1 else 1, nodes=min(2, group.nodes))
+
+
 def inside_nodes(axes: Iterable[tuple[str, int]], cluster: Cluster) -> dict[str, int]:
     """For each mesh axis, how many neighbours along it share a node: positions 0 … m-1, m … 2m-1 and so on.
 

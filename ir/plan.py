@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -23,6 +21,7 @@ from pydantic import (
 )
 
 from autopar.ir.errors import FileFormatError, MismatchError
+from autopar.ir.plan_origin import Asked, Origin, Record
 
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 64 * 2**20
@@ -32,10 +31,6 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Choices = dict[str, str]
 Inside = dict[str, Annotated[int, Field(ge=1)]]
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class BlockInfo(Record):
@@ -149,7 +144,8 @@ class Assignment(Record):
 class Plan(Record):
     """See ``docs/architecture.md`` for each field; times are of one step over the global batch.
 
-    ``axes`` are the mesh's axes, outermost first: keys of a JSON object have no order.
+    ``axes`` are the mesh's axes, outermost first: keys of a JSON object have no order. ``asked`` and ``origin``: plans
+    of versions that did not keep them have none, and cannot be asked anything that needs a search.
     """
 
     schema_version: Literal[1] = 1
@@ -183,6 +179,8 @@ class Plan(Record):
     profile: ProfileInfo
     fingerprint: Fingerprint
     assignment: Assignment
+    asked: Asked | None = None
+    origin: Origin | None = None
     plan_sha256: str = ""
     # how the search went; never saved
     search: dict[str, float] | None = Field(default=None, exclude=True)
@@ -206,7 +204,7 @@ class Plan(Record):
 
     @model_serializer(mode="wrap")
     def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_empty(plainly(self), "hsdp")
+        return _without_empty(plainly(self), "hsdp", "asked", "origin")
 
     def document(self) -> dict[str, Any]:
         """Plain data as saved, hash included."""
@@ -272,9 +270,9 @@ class Plan(Record):
         ])  # fmt: skip
 
 
-def _without_empty(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """Plain data without a field that came later, where it says nothing: older documents keep their bytes and hash."""
-    return data if data.get(key) else {name: value for name, value in data.items() if name != key}
+def _without_empty(data: dict[str, Any], *later: str) -> dict[str, Any]:
+    """Plain data without fields that came later, where they say nothing: older documents keep their bytes and hash."""
+    return {name: value for name, value in data.items() if value or name not in later}
 
 
 def content_sha256(data: dict[str, Any]) -> str:

@@ -35,6 +35,14 @@ class TensorType:
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
+    @classmethod
+    def parse(cls, text: str) -> TensorType:
+        """Inverse of ``str``. Raises ValueError for what is no type."""
+        dtype, bracket, extents = text.removesuffix("]").partition("[")
+        if not bracket or not text.endswith("]"):
+            raise ValueError(f"not a tensor type: {text!r}, expected one such as f32[2,4]")
+        return cls(dtype, tuple(int(extent) for extent in extents.split(",") if extent))
+
     @property
     def numel(self) -> int:
         return math.prod(self.shape)

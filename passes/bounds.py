@@ -53,50 +53,53 @@ class Bounds:
     binds: bool = False  # whether memory costs the best plan time; then bounds that ignore it tell little
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
-    variants: dict[tuple[str | None, bool], Model] = field(default_factory=dict)
+    variants: dict[tuple[str | None, bool, bool], Model] = field(default_factory=dict)
 
     @property
     def own_only(self) -> bool:
-        """Whether only a candidate's own mesh may bound it, as where prices or constraints are the user's."""
-        hooked = self.profile.has_compute_hook or self.profile.has_collective_hook
-        return hooked or not self.searched or bool(self.model.settings.constraints)
+        """Whether only a candidate's own mesh may bound it, as where prices are the user's."""
+        return self.profile.has_compute_hook or self.profile.has_collective_hook or not self.searched
 
-    def model_for(self, schedule: str | None, *, pooled: bool = False) -> Model:
-        """The model with the modes that a schedule leaves it."""
-        if (schedule, pooled) == (self.model.settings.schedule, False):
+    def model_for(self, schedule: str | None, *, pooled: bool = False, alone: bool = False) -> Model:
+        """The model with the modes that a schedule leaves it.
+
+        ``alone``: as it stands for many meshes, without constraints, whose axes it may not have.
+        """
+        constraints = () if alone else self.model.settings.constraints
+        settings = replace(self.model.settings, schedule=schedule, pooled=pooled, constraints=constraints)
+        if settings == self.model.settings:
             return self.model
-        key = schedule, pooled
+        key = schedule, pooled, alone
         if key not in self.variants:
-            settings = replace(self.model.settings, schedule=schedule, pooled=pooled)
             self.variants[key] = replace(self.model, settings=settings)
         return self.variants[key]
 
     def encode(
         self, candidate: Candidate, schedule: str | None, *, ample: bool = False, inner: bool = False,
-        pooled: bool = False,
+        pooled: bool = False, alone: bool = False,
     ) -> tuple[Encoded, Pricing] | None:  # fmt: skip
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
         self.problems += 1
         count = candidate.count
         try:
-            ground = self._ground(candidate, inner=inner)
-            model = self.model_for(schedule, pooled=pooled)
+            model = self.model_for(schedule, pooled=pooled, alone=alone)
+            ground = self._ground(model, candidate, inner=inner)
             made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
             return made, ground.pricing
         except (UnsupportedError, InfeasibleError) as error:
             self._refuse(candidate, error)
             return None
 
-    def _ground(self, candidate: Candidate, *, inner: bool) -> Ground:
+    def _ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
         """What the problems of one mesh share; the latest few are kept."""
-        key = candidate.full.axes, candidate.mesh.axes, candidate.count, inner
+        key = candidate.full.axes, candidate.mesh.axes, candidate.count, inner, model.settings.constraints
         ground = self.grounds.pop(key, None)
         if ground is None:
             pricing = Pricing(
                 mesh=with_time(candidate.mesh, candidate.count), cluster=self.cluster, profile=self.profile,
                 groups=axis_groups(candidate.full.axes, self.cluster),
             )  # fmt: skip
-            ground = Ground(self.model, replace(self.positions, inner=inner), pricing)
+            ground = Ground(model, replace(self.positions, inner=inner), pricing)
         self.grounds[key] = ground
         if len(self.grounds) > GROUNDS:
             del self.grounds[next(iter(self.grounds))]
@@ -168,14 +171,15 @@ class Bounds:
         key = "pooled", axis, size, count, inner
         if key not in self.known:
             fewer = self.known.get(("pooled", axis, size, count // 2, inner)) if count % 2 == 0 else None
-            free = self._free_ns(self._alone(axis, size)) or 0 if size == 1 else 0
+            free = self._free_ns(self._alone(axis, size), alone=True) or 0 if size == 1 else 0
             if fewer is not None and fewer <= NEAR * free:
                 return free  # memory is no matter with fewer
             self.known[key] = max(free, self._solved_pooled_ns(axis, size, count, inner=inner))
         return self.known[key] or 0
 
     def _solved_pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
-        encoded = self.encode(replace(self._alone(axis, size), count=count), None, pooled=True, inner=inner)
+        one = replace(self._alone(axis, size), count=count)
+        encoded = self.encode(one, None, pooled=True, inner=inner, alone=True)
         if encoded is None:
             return 0
         memory = self.memory_bytes * self.cluster.world_size // size
@@ -198,25 +202,25 @@ class Bounds:
     def _floor_ns(self, mesh: Mesh, axis: str, size: int, *, inner: bool = False) -> int:
         """From one axis alone, innermost: its devices do the work of all."""
         world = math.prod(size for _, size in mesh.axes)
-        return (self._free_ns(self._alone(axis, size), inner=inner) or 0) * size // world
+        return (self._free_ns(self._alone(axis, size), inner=inner, alone=True) or 0) * size // world
 
     def _alone(self, axis: str, size: int) -> Candidate:
         """One axis of so many devices, innermost."""
         full = Mesh((("rest", self.cluster.world_size // size), (axis, size)))
         return Candidate(mesh=Mesh(((axis, size),)), full=full, count=1, fewest=1)
 
-    def _free_ns(self, candidate: Candidate, *, inner: bool = False) -> int | None:
+    def _free_ns(self, candidate: Candidate, *, inner: bool = False, alone: bool = False) -> int | None:
         """All work on one stage's devices, memory ignored. What one schedule allows is a part of what 1F1B does."""
         groups = axis_groups(candidate.full.axes, self.cluster)
         schedule = None if candidate.shape is None else "1f1b"
         near = tuple(groups[axis] for axis in candidate.mesh.names)
-        key = near, candidate.count, schedule, inner
+        key = near, candidate.count, schedule, inner, alone and bool(self.model.settings.constraints)
         if key not in self.known:
-            self.known[key] = self._solved_ns(candidate, schedule, inner=inner)
+            self.known[key] = self._solved_ns(candidate, schedule, inner=inner, alone=alone)
         return self.known[key]
 
-    def _solved_ns(self, candidate: Candidate, schedule: str | None, *, inner: bool) -> int | None:
-        encoded = self.encode(candidate, schedule, ample=True, inner=inner)
+    def _solved_ns(self, candidate: Candidate, schedule: str | None, *, inner: bool, alone: bool) -> int | None:
+        encoded = self.encode(candidate, schedule, ample=True, inner=inner, alone=alone)
         if encoded is None:
             return None
         free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)

@@ -272,13 +272,16 @@ class _Builder:
                 f"{node.source or node.results[0].name}: {node.target} works across the batch, so a step cannot be "
                 f"cut into {self.microbatches} microbatches; use num_microbatches=1"
             )
+        demanded: list[str] = []
         for index, name in enumerate(operands):
             for constraint in self.constrained.get((graph.name, name or ""), ()):
                 legal = tuple(c for c in legal if (at := c.operands[index]) is not None and constraint.allows(at))
+                demanded.append(str(constraint))
                 if not legal:
                     raise InfeasibleError(
-                        f"constraint {constraint} leaves no placement of {node.target} at {node.source} on "
-                        f"mesh({self.mesh})"
+                        f"{' and '.join(demanded)}: no placement is left of {node.target} at {node.source} on "
+                        f"mesh({self.mesh})",
+                        details={"conflict": demanded},
                     )
         self.legal[key] = legal
         return legal

@@ -3,53 +3,139 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from autopar.ir.constraints import Constraint
-from autopar.ir.errors import UsageError
-from autopar.ir.graph import Graph
+from autopar.ir.errors import InfeasibleError, UsageError
+from autopar.ir.graph import Graph, Node
 
 Constrained = Mapping[tuple[str, str], tuple[Constraint, ...]]
+NEAREST = 3
+
+
+def settled(graph: Graph, constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """The constraints with every ``dim`` counted from the first.
+
+    Raises UsageError for a pattern that no parameter matches, with the nearest names, and for a dim that one does not
+    have; InfeasibleError naming two constraints that contradict each other.
+    """
+    places = _parameters(graph)
+    found: list[Constraint] = []
+    for constraint in constraints:
+        hits = [(name, rank) for name, rank in places if constraint.matches(name)]
+        if not hits:
+            near = ", ".join(_nearest(constraint.pattern, [name for name, _ in places]))
+            raise UsageError(f"constraint {constraint}: no parameter matches; the nearest are {near}")
+        if constraint.dim is None:
+            found.append(constraint)
+            continue
+        for name, rank in hits:
+            if not -rank <= constraint.dim < rank:
+                raise UsageError(f"constraint {constraint}: {name} has {rank} dims, numbered from 0")
+        ranks = {rank for _, rank in hits}
+        if constraint.dim < 0 and len(ranks) > 1:
+            raise UsageError(
+                f"constraint {constraint}: counted from the last, dim {constraint.dim} is another one for each "
+                f"number of dims, of which there are {', '.join(map(str, sorted(ranks)))}; count from the first"
+            )
+        found.append(replace(constraint, dim=constraint.dim % hits[0][1]))
+    for name, _ in places:
+        for one, other in itertools.combinations([c for c in found if c.matches(name)], 2):
+            if one.contradicts(other):
+                raise InfeasibleError(
+                    f"constraints {one} and {other} contradict each other: both are about {name}; drop one",
+                    details={"conflict": [str(one), str(other)]},
+                )
+    return tuple(found)
+
+
+def _nearest(pattern: str, names: Sequence[str]) -> list[str]:
+    """Of all parameters and modules."""
+    parts = [name.split(".") for name in names]
+    known = dict.fromkeys(".".join(each[:end]) for each in parts for end in range(len(each), 0, -1))
+    return difflib.get_close_matches(pattern, known, n=NEAREST, cutoff=0.0)
+
+
+def told_apart(graph: Graph, constraints: Sequence[Constraint]) -> Graph:
+    """Calls of a block of which some layers are constrained otherwise than others, each run of alike ones apart.
+
+    Requires: a folded graph, of which no two calls share a block. Where layers stand in a pipeline makes no difference.
+    """
+    splitting = [constraint for constraint in constraints if constraint.kind != "stage"]
+    nodes: list[Node] = []
+    blocks: list[Graph] = []
+    for node in graph.nodes:
+        made = [node] if node.target != "call" else list(_runs(node, splitting))
+        nodes += made
+        if node.target == "call":
+            block = graph.block(str(node.attr("block")))
+            blocks += [replace(block, name=str(call.attr("block"))) for call in made]
+    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes), blocks=tuple(blocks))
+
+
+def _runs(call: Node, constraints: Sequence[Constraint]) -> Iterator[Node]:
+    """One call, of a block of its own, for each run of layers that are constrained alike."""
+    params, carried = call.attr("params"), len(call.results)
+    assert isinstance(params, tuple)
+    current = call.operands[:carried]
+    runs = [list(rows) for _, rows in itertools.groupby(params, lambda row: _kind(row, constraints))]
+    for index, rows in enumerate(runs):
+        last = index == len(runs) - 1
+        results = tuple(v if last else replace(v, name=f"{v.name}.part{index}") for v in call.results)
+        block = f"{call.attr('block')}{f'_{index}' if index else ''}"
+        made = replace(call, results=results, operands=(*current, *call.operands[carried:]))
+        yield made.with_attrs(block=block, count=len(rows), params=tuple(rows))
+        current = tuple(value.name for value in results)
+
+
+def _kind(row: object, constraints: Sequence[Constraint]) -> tuple[tuple[str, ...], ...]:
+    """What is asked of each parameter of a call."""
+    assert isinstance(row, tuple)
+    return tuple(tuple(str(c) for c in constraints if c.matches(str(name))) for name in row)
 
 
 def constrained(graph: Graph, constraints: Sequence[Constraint]) -> Constrained:
     """Constraints on each parameter node, by (graph, value).
 
-    Raises UsageError for a pattern that matches no parameter, with the nearest names, or one that
-    matches some layers of a repeated block only.
+    Requires: ``settled`` ones, and a graph that is ``told_apart`` by them.
     """
     if not constraints:
         return {}
-    places = list(_parameters(graph))
-    for constraint in constraints:
-        names = [name for _, members in places for name in members]
-        if not any(constraint.matches(name) for name in names):
-            near = difflib.get_close_matches(constraint.pattern, names, n=3, cutoff=0.0)
-            raise UsageError(f"constraint {constraint}: no parameter matches; the nearest are {', '.join(near)}")
-    found: dict[tuple[str, str], tuple[Constraint, ...]] = {}
-    for key, members in places:
-        for constraint in constraints:
-            hits = [name for name in members if constraint.matches(name)]
-            if hits and len(hits) < len(members):
-                missed = next(name for name in members if name not in hits)
-                raise UsageError(
-                    f"constraint {constraint}: matches {hits[0]} but not {missed}; layers of one repeated block "
-                    "can only be constrained together so far"
-                )
-            if hits:
-                found[key] = (*found.get(key, ()), constraint)
+    found = {}
+    for key, name in _places(graph):
+        hits = tuple(constraint for constraint in constraints if constraint.matches(name))
+        if hits:
+            found[key] = hits
     return found
 
 
-def _parameters(graph: Graph) -> list[tuple[tuple[str, str], list[str]]]:
-    """Every parameter node with the names that it stands for."""
-    places = [((graph.name, n.result.name), [str(n.attr("fqn"))]) for n in graph.sources("param")]
+def _places(graph: Graph) -> Iterator[tuple[tuple[str, str], str]]:
+    """Every parameter node with a name that it stands for."""
+    for node in graph.sources("param"):
+        yield (graph.name, node.result.name), str(node.attr("fqn"))
+    for call, slot, node in _slots(graph):
+        params = call.attr("params")
+        assert isinstance(params, tuple) and isinstance(params[0], tuple)
+        yield (str(call.attr("block")), node.result.name), str(params[0][slot])
+
+
+def _parameters(graph: Graph) -> list[tuple[str, int]]:
+    """Every parameter with its number of dims."""
+    found = [(str(node.attr("fqn")), len(node.result.type.shape)) for node in graph.sources("param")]
+    for call, slot, node in _slots(graph):
+        params = call.attr("params")
+        assert isinstance(params, tuple)
+        found += [(str(row[slot]), len(node.result.type.shape)) for row in params if isinstance(row, tuple)]
+    return found
+
+
+def _slots(graph: Graph) -> Iterator[tuple[Node, int, Node]]:
+    """(call, slot, parameter node of its block)."""
     for call in graph.nodes:
-        params = call.attr("params") if call.target == "call" else None
-        if isinstance(params, tuple):
+        if call.target == "call":
             for node in graph.block(str(call.attr("block"))).sources("param"):
                 slot = node.attr("slot")
                 assert isinstance(slot, int)
-                names = [str(names[slot]) for names in params if isinstance(names, tuple)]
-                places.append(((str(call.attr("block")), node.result.name), names))
-    return places
+                yield call, slot, node

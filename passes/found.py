@@ -27,9 +27,22 @@ class Limits:
     time_limit_s: float = 60.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """An outer choice: no plan with it is faster than ``bound_ns``; ``objective_ns``: of the best that was found."""
+
+    full: Mesh
+    microbatches: int
+    schedule: str | None
+    bound_ns: int
+    objective_ns: int | None
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
     """The best plan and what was proven about all others. ``complete``: no candidate was left out.
+
+    ``tried``: every outer choice that may be placed and fit, as far as it was looked into.
 
     ``model`` has the modes that the schedule leaves it. ``mesh`` is that of a stage where there is a ``pipeline``,
     ``full`` that of all processes; ``objective_ns`` is the time of the whole step.
@@ -50,3 +63,4 @@ class Found:
     evaluations: int
     candidates: int
     variables: int
+    tried: tuple[Tried, ...]

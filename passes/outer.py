@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from autopar.ir.constraints import Constraint
+from autopar.ir.errors import InfeasibleError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.passes.candidates import (
@@ -27,6 +30,7 @@ from autopar.passes.pipelining import Shape, shapes
 MIXED_PAYS = 0.99
 # So must a pipeline that nobody asked for: its model has no plain forward.
 PIPELINE_PAYS = 0.99
+NAMED = 3  # meshes in the text of an error
 
 
 class Rung(IntEnum):
@@ -102,6 +106,35 @@ def outer_candidates(
             )
             found += _of_mesh(mesh, limits, places, counts)
     return found
+
+
+def admitted(candidates: Iterable[Candidate], constraints: Sequence[Constraint]) -> list[Candidate]:
+    """Those with the pipeline stages, and the devices of each, that constraints name.
+
+    Raises InfeasibleError naming the constraint where there is none.
+    """
+    left = list(candidates)
+    for constraint in constraints:
+        kept = [candidate for candidate in left if _admits(candidate, constraint)]
+        if left and not kept:
+            others = ", ".join(dict.fromkeys(f"mesh({candidate.full})" for candidate in left[:NAMED]))
+            wants = (
+                f"a pipeline of {constraint.index + 1} stages or more" if constraint.index is not None
+                else f"pipeline stages of {constraint.devices} devices"
+            )  # fmt: skip
+            more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
+            raise InfeasibleError(
+                f"constraint {constraint} needs {wants}; what else was asked for leaves {others}{more}",
+                details={"conflict": [str(constraint)]},
+            )
+        left = kept
+    return left
+
+
+def _admits(candidate: Candidate, constraint: Constraint) -> bool:
+    stages = 1 if candidate.shape is None else candidate.shape.stages
+    devices = math.prod(size for _, size in candidate.mesh.axes)
+    return (constraint.index is None or constraint.index < stages) and constraint.devices in (None, devices)
 
 
 def _meshes(limits: Limits, world_size: int, places: int, batch: int | None, sequence: int | None) -> list[Mesh]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from autopar.cost_model import optimizer_state_bytes
-from autopar.ir.errors import UnsupportedError
+from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.layout import Layout
 from autopar.ir.program import Parameter
 from autopar.passes.build import Encoded
@@ -98,50 +98,60 @@ class Pipelines:
 
     def settle(self, candidate: Candidate, shape: Shape) -> None:
         """As ``_settle``. What nobody asked for and cannot be cut is left out. Raises UnsupportedError otherwise."""
+        standing, objective_ns = self.standing, None
         try:
-            self._settle(candidate, shape)
-        except UnsupportedError as error:
-            if not self.standing.bounds.searched:
+            objective_ns = self._settle(candidate, shape)
+        except (UnsupportedError, InfeasibleError) as error:
+            if not standing.bounds.searched:
                 raise
-            self.standing.bounds.refused = self.standing.bounds.refused or error
+            standing.bounds.refused = standing.bounds.refused or error
+        standing.done(candidate, candidate.step_bound_ns, objective_ns)
 
-    def _settle(self, candidate: Candidate, shape: Shape) -> None:
-        """Place the model for one stage's devices within the memory of all stages, then cut it.
+    def _settle(self, candidate: Candidate, shape: Shape) -> int | None:
+        """Place the model for one stage's devices within the memory of all stages, then cut it; the time of that.
 
         Every call is taken to hold as many microbatches as the first stage does. A cut that does not fit asks for a
-        leaner placement. What is proven is the candidate's bound.
+        leaner placement.
         """
         standing = self.standing
-        standing.proven.append(int(candidate.step_bound_ns))
         made = self.begun.pop(candidate, None) or standing.bounds.encode(candidate, shape.schedule)
         if made is None:
-            return
+            return None
         one, pricing = made
         none, encoded = holding(one, 0), holding(one, shape.most_live)
         model, budget = standing.bounds.model_for(shape.schedule), standing.limits.memory_bytes * shape.places
+        pins = [constraint for constraint in model.settings.constraints if constraint.kind == "stage"]
         for _ in range(LEANER):
             solution = standing.solved(standing.solver(encoded, budget), 1)
             if not solution.found or solution.bytes > budget:
                 self._near(candidate, shape, solution, (encoded, pricing))
-                return
+                return None
             solution = uniform(encoded.problem, solution, budget)
             _, program = settled(standing.bounds, (encoded, pricing), candidate, solution)
             units = units_of(model, program, solution, none, one, anywhere=layers(model) < shape.stages)
-            cut = arrange(units, shape, pricing, standing.limits.memory_bytes)
+            cut = arrange(units, shape, pricing, standing.limits.memory_bytes, pins)
+            if cut is None and pins and arrange(units, shape, pricing, standing.limits.memory_bytes) is not None:
+                texts = " and ".join(map(str, pins))
+                raise InfeasibleError(
+                    f"{texts}: no cut into {shape.stages} stages has every part where it is to be; parts follow each "
+                    "other as the model runs them",
+                    details={"conflict": list(map(str, pins))},
+                )
             if cut is not None:
                 copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
                 cut = replace(cut, bytes=tuple(a + b for a, b in zip(cut.bytes, copies, strict=True)))
             if cut is not None and max(cut.bytes) <= standing.limits.memory_bytes:
                 if standing.best is None or cut.objective_ns * candidate.handicap < standing.best_ns:
                     standing.take(Best(candidate, solution, encoded, pricing, cut.objective_ns, cut))
-                return
+                return cut.objective_ns
             if len(units) < shape.stages:
                 standing.bounds.refused = UnsupportedError(
                     f"{shape.stages} pipeline stages, but the model has only {len(units)} parts to cut it into"
                 )
-                return
+                return None
             self._near(candidate, shape, solution, (encoded, pricing))
             budget = int(min(budget, solution.bytes) * 0.93)
+        return None
 
     def _near(
         self, candidate: Candidate, shape: Shape, solution: Solution, encoded: tuple[Encoded, Pricing]

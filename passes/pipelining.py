@@ -17,7 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.cost_model import Group, collective_s
+from autopar.cost_model import collective_s, neighbours
+from autopar.ir.constraints import Constraint
 from autopar.ir.errors import UsageError
 from autopar.ir.pipeline import LOOPED, LOOPS, PIPELINE_AXIS, Mark
 from autopar.passes.pricing import Pricing, nanoseconds
@@ -81,7 +82,10 @@ def shapes(schedule: str | None, places: int, counts: Sequence[int], *, strict: 
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What stands between two places where a stage may begin. ``entering``: bytes that come in from before."""
+    """What stands between two places where a stage may begin. ``entering``: bytes that come in from before.
+
+    ``parameters``: whose first use it is.
+    """
 
     mark: Mark
     time_ns: int
@@ -89,6 +93,7 @@ class Unit:
     saved_bytes: int
     transient_bytes: int
     entering_bytes: int
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +106,10 @@ class Arrangement:
     bytes: tuple[int, ...]
 
 
-def arrange(units: Sequence[Unit], shape: Shape, pricing: Pricing, memory_bytes: int) -> Arrangement | None:
-    """The cut whose slowest stage is fastest within memory; None if no cut fits.
+def arrange(
+    units: Sequence[Unit], shape: Shape, pricing: Pricing, memory_bytes: int, pins: Sequence[Constraint] = ()
+) -> Arrangement | None:
+    """The cut whose slowest stage is fastest within memory; None if no cut fits. ``pins``: what stands in which stage.
 
     Among cuts by the slowest stage the least memory is not looked for: who finds none asks for a leaner assignment.
     """
@@ -129,13 +136,17 @@ def arrange(units: Sequence[Unit], shape: Shape, pricing: Pricing, memory_bytes:
         alive = round((saved[after] - saved[first]) * shape.live(stage))
         return held[after] - held[first] + alive + most + shape.microbatches * arriving
 
+    asked = [{pin.index for pin in pins if any(map(pin.matches, unit.parameters))} for unit in units]
     limit = memory_bytes // shape.loops
     best: list[dict[int, tuple[int, int]]] = [{} for _ in range(stages + 1)]
     best[0][0] = (0, 0)
     for stage in range(stages):
+        elsewhere = [at for at in range(count) if asked[at] - {stage}]
         for after in range(stage + 1, count - (stages - stage - 1) + 1):
             for first, (slowest, _) in best[stage].items():
-                if first >= after or stage_bytes(stage, first, after) > limit:
+                if first >= after or any(first <= at < after for at in elsewhere):
+                    continue
+                if stage_bytes(stage, first, after) > limit:
                     continue
                 now = max(slowest, stage_ns(first, after))
                 if after not in best[stage + 1] or now < best[stage + 1][after][0]:
@@ -159,6 +170,5 @@ def arrange(units: Sequence[Unit], shape: Shape, pricing: Pricing, memory_bytes:
 
 def transfer_ns(size: int, pricing: Pricing) -> int:
     """From one place to the next: the worst pair of neighbours."""
-    group = pricing.groups[PIPELINE_AXIS]
-    pair = Group(axis=PIPELINE_AXIS, size=2, ranks_per_node=2 if group.nodes == 1 else 1, nodes=min(2, group.nodes))
+    pair = neighbours(pricing.groups[PIPELINE_AXIS])
     return nanoseconds(collective_s("broadcast", size, pair, pricing.cluster, pricing.profile)) if size else 0

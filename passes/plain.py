@@ -68,7 +68,8 @@ class Plain:
         last = fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns
         more = None if last else solution.free_bound_ns
         if done:
-            standing.proven += [] if ruled_out else [bound]
+            if not ruled_out:
+                standing.done(candidate, bound, solution.objective_ns if fits else None)
             return None, more
         again = replace(candidate, rung=Rung.LIMITED, bound_ns=max(bound, candidate.bound_ns), more=())
         self.begun[again] = begun

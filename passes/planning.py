@@ -18,6 +18,7 @@ from autopar.ir.plan import (
     ProfileInfo,
     StepTime,
 )
+from autopar.ir.plan_origin import Asked
 from autopar.ir.program import RNG_INPUT, Program
 from autopar.ir.registry import REGISTERED, described
 from autopar.ir.text import print_graph
@@ -29,6 +30,7 @@ from autopar.passes.candidate import Mode
 from autopar.passes.found import Found
 from autopar.passes.hybrid import kept_texts
 from autopar.passes.memory import memory
+from autopar.passes.origin import origin_of
 from autopar.passes.patterns import patterns
 from autopar.passes.positions import all_graphs
 from autopar.passes.prologue import without_time
@@ -45,6 +47,7 @@ class Request:
     tied: tuple[tuple[str, ...], ...]
     graph_nodes: int
     rng: str = "exact"
+    asked: Asked | None = None
 
 
 def fingerprint(model: Model, tied: tuple[tuple[str, ...], ...]) -> Fingerprint:
@@ -105,6 +108,7 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
         collectives=collectives(program) if not found.pipeline else place_collectives(program, *found.pipeline),
         profile=ProfileInfo(name=profile.name, sha256=profile.sha256, priced=priced(items, found.pricing)),
         fingerprint=fingerprint(model, request.tied), assignment=to_plan(assignment),
+        asked=request.asked, origin=origin_of(model),
         search={
             "solve_evaluations": found.evaluations, "candidates": found.candidates, "variables": found.variables,
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Graph
@@ -11,6 +12,7 @@ from autopar.ir.verify import verify
 from autopar.passes.build import Model, node_shapes
 from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.canonicalize import canonicalize
+from autopar.passes.constrain import settled, told_apart
 from autopar.passes.draws import open_draws
 from autopar.passes.facts import facts
 from autopar.passes.fold import fold
@@ -67,7 +69,8 @@ def prepare(
     """Requires: ``graph`` from ``canonical_graph``; ``loss`` is the index of the loss among its outputs.
 
     ``shared=False`` searches every call of a block by itself, ``folded=False`` sees no blocks at all (then the
-    whole model is one unit of overlap, ZeRO and recomputation). Raises UsageError for a model without a loss.
+    whole model is one unit of overlap, ZeRO and recomputation). Raises UsageError for a model without a loss, and what
+    ``settled`` raises of constraints.
     """
     if loss is None:
         raise UsageError(
@@ -75,6 +78,8 @@ def prepare(
         )
     found = number_draws(fold(graph) if folded else graph)
     found = found if shared else apart(found)
+    settings = replace(settings, constraints=settled(found, settings.constraints))
+    found = told_apart(found, settings.constraints)
     verify(found, after="fold")
     known = facts(found)
     return Model(

@@ -17,7 +17,7 @@ from autopar.passes.bounds import Bounds
 from autopar.passes.build import Model
 from autopar.passes.extents import extents, layers
 from autopar.passes.found import Limits
-from autopar.passes.outer import Candidate, outer_candidates
+from autopar.passes.outer import Candidate, admitted, outer_candidates
 from autopar.passes.positions import positions
 from autopar.passes.search import search
 from autopar.passes.settled import peak_bytes
@@ -168,7 +168,8 @@ def fits(question: Question) -> bool:
         positions=positions(model.graph, model.rules, model.settings.inputs), memory_bytes=limits.memory_bytes,
     )  # fmt: skip
     try:
-        candidates = outer_candidates(limits, question.cluster.world_size, *extents(model), layers(model))
+        tried = outer_candidates(limits, question.cluster.world_size, *extents(model), layers(model))
+        candidates = admitted(tried, model.settings.constraints)
         plain = [candidate for candidate in candidates if candidate.shape is None]
         if plain:
             return any(_fits(bounds, candidate, limits.memory_bytes) for candidate in _tried(plain))

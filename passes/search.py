@@ -22,7 +22,7 @@ from autopar.passes.build import Model
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.extents import extents, layers
 from autopar.passes.found import Found, Limits
-from autopar.passes.outer import Candidate, Rung, outer_candidates
+from autopar.passes.outer import Candidate, Rung, admitted, outer_candidates
 from autopar.passes.piped import Pipelines
 from autopar.passes.plain import Plain, with_more
 from autopar.passes.positions import positions
@@ -117,8 +117,8 @@ class _Search:
             for name in ("dp", MIXED_AXIS):
                 plain = [c for c in candidates if c.shape is None and c.mesh.names == (name,)]
                 candidates = [*(c for c in candidates if c not in plain), *self.explore(plain)]
-        left = self.explore(candidates)
-        self.standing.proven += [int(candidate.step_bound_ns) for candidate in left]
+        for candidate in self.explore(candidates):
+            self.standing.done(candidate, candidate.step_bound_ns)
 
     def explore(self, candidates: list[Candidate]) -> list[Candidate]:
         """Best bound first; ends when no bound is below the best objective. What is left."""
@@ -164,7 +164,9 @@ def search(
     floor = floor_bytes(model, cluster.world_size, profile)
     if floor > limits.memory_bytes:
         state.hopeless, state.standing.least_bytes = True, floor
-    candidates = outer_candidates(limits, cluster.world_size, *extents(model), layers(model))
+    candidates = admitted(
+        outer_candidates(limits, cluster.world_size, *extents(model), layers(model)), model.settings.constraints
+    )
     state.run(candidates)
     if state.standing.best is None:
         raise state.failure()
@@ -181,6 +183,7 @@ def search(
         pipeline=None if best.cut is None or candidate.shape is None else (candidate.shape, best.cut),
         microbatches=candidate.count, pricing=best.pricing, encoded=best.encoded, solution=solution,
         assignment=decode(planned, best.encoded, solution, best.pricing.mesh),
-        bound_ns=min(*state.standing.proven, objective_ns), complete=state.complete, evaluations=bounds.evaluations,
-        candidates=bounds.problems, variables=solution.variables,
+        bound_ns=min([objective_ns, *(tried.bound_ns for tried in state.standing.tried)]), complete=state.complete,
+        evaluations=bounds.evaluations, candidates=bounds.problems, variables=solution.variables,
+        tried=tuple(state.standing.tried),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from autopar.passes.bounds import UNLIMITED_BYTES, Bounds
 from autopar.passes.build import Encoded
-from autopar.passes.found import Limits
+from autopar.passes.found import Limits, Tried
 from autopar.passes.outer import Candidate
 from autopar.passes.pipelining import Arrangement
 from autopar.passes.pricing import Pricing
@@ -33,8 +33,8 @@ class Best:
 
 @dataclass(eq=False)
 class Standing:
-    """``best_ns``: of the best, with its handicap. ``least_bytes``: that any plan was proven to need. ``proven``:
-    bounds of candidates that are done with."""
+    """``best_ns``: of the best, with its handicap. ``least_bytes``: that any plan was proven to need. ``tried``:
+    candidates that are done with."""
 
     bounds: Bounds
     limits: Limits
@@ -42,7 +42,7 @@ class Standing:
     best: Best | None = None
     closest: Closest | None = None
     least_bytes: int = UNLIMITED_BYTES
-    proven: list[int] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
 
     def above(self, candidate: Candidate) -> int | None:
         """What is no better than the best plan, as a bound of the candidate; None while there is none."""
@@ -65,6 +65,13 @@ class Standing:
         self.best, self.best_ns = best, best.objective_ns * best.candidate.handicap
         free = best.solution.free_bound_ns * BINDS
         self.bounds.binds = best.cut is None and best.objective_ns > free and not self.bounds.own_only
+
+    def done(self, candidate: Candidate, bound_ns: float, objective_ns: int | None = None) -> None:
+        """Nothing more is asked of a candidate; ``objective_ns``: of the plan that was found with it."""
+        self.tried.append(Tried(
+            full=candidate.full, microbatches=candidate.count, schedule=candidate.schedule, bound_ns=int(bound_ns),
+            objective_ns=objective_ns,
+        ))  # fmt: skip
 
     def near(self, found: Closest, least_bytes: int) -> None:
         """Remember a placement that did not fit, by what it needs of one place."""

@@ -23,8 +23,12 @@ from autopar.passes.stages import belongs, dependence, live_for
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """``held``: bytes that do not depend on the number of microbatches in flight; ``saved``: those of one."""
+    """``held``: bytes that do not depend on the number of microbatches in flight; ``saved``: those of one.
 
+    ``parameters``: whose first use it is.
+    """
+
+    parameters: tuple[str, ...] = ()
     time_ns: int = 0
     held_bytes: int = 0
     saved_bytes: int = 0
@@ -32,7 +36,8 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
-            time_ns=self.time_ns + other.time_ns, held_bytes=self.held_bytes + other.held_bytes,
+            parameters=(*self.parameters, *other.parameters), time_ns=self.time_ns + other.time_ns,
+            held_bytes=self.held_bytes + other.held_bytes,
             saved_bytes=self.saved_bytes + other.saved_bytes,
             transient_bytes=max(self.transient_bytes, other.transient_bytes),
         )  # fmt: skip
@@ -54,14 +59,20 @@ def units_of(
         for index, (node, runs) in enumerate(zip(lean.calls, solution.calls, strict=True))
     }
     found: list[tuple[Mark, Cost, int, bool]] = []
+    fqns = {node.result.name: str(node.attr("fqn")) for node in graph.sources("param")}
     for node, (entering, inside) in zip(graph.nodes, _entering(graph), strict=True):
         name = node.results[0].name
         if node.target != "call":
-            found.append((Mark(name), root.pop(name, Cost()), entering, anywhere))
+            own = Cost(parameters=tuple(fqns.pop(used) for used in dict.fromkeys(node.uses()) if used in fqns))
+            found.append((Mark(name), own + root.pop(name, Cost()), entering, anywhere))
             continue
         base, _, run = name.rpartition(".run") if ".run" in name else (name, "", "-1")
-        for call in range(int(str(node.attr("count")))):
-            cost = calls[base][int(run)] + root.pop(base, Cost())
+        params = node.attr("params")
+        assert isinstance(params, tuple)
+        for call, names in enumerate(params):
+            assert isinstance(names, tuple)
+            own = Cost(parameters=tuple(map(str, names)))
+            cost = own + calls[base][int(run)] + root.pop(base, Cost())
             found.append((Mark(name, call), cost, inside if call else entering, True))
     return _joined(found)
 
@@ -82,7 +93,7 @@ def _joined(found: Sequence[tuple[Mark, Cost, int, bool]]) -> tuple[Unit, ...]:
             ahead = ahead + cost
     return tuple(
         Unit(mark=mark, time_ns=cost.time_ns, held_bytes=cost.held_bytes, saved_bytes=cost.saved_bytes,
-             transient_bytes=cost.transient_bytes, entering_bytes=entering)
+             transient_bytes=cost.transient_bytes, entering_bytes=entering, parameters=cost.parameters)
         for mark, cost, entering in groups
     )  # fmt: skip
 

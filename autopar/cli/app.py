@@ -9,7 +9,9 @@ from typer.main import get_command
 
 from autopar.cli import (
     cluster_command,
+    diff_command,
     env_command,
+    explain_command,
     options,
     plan_command,
     profile_command,
@@ -32,6 +34,8 @@ def command() -> Any:
     app.callback()(_top)
     app.command("plan")(plan_command.plan)
     app.command("show")(show_command.show)
+    app.command("explain")(explain_command.explain)
+    app.command("diff")(diff_command.diff)
     app.command("validate")(validate_command.validate)
     app.command("verify")(verify_command.verify)
     app.command("run", context_settings=run_command.SETTINGS)(run_command.run)

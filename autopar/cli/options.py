@@ -99,7 +99,8 @@ Constraints: TypeAlias = Annotated[
     _option(
         "--constraint",
         metavar="RULE",
-        text="replicate:PATTERN or split:PATTERN:dim=0,axis=tp, by parameter name; may be repeated.",
+        text="replicate:PATTERN, split:PATTERN:dim=0,axis=tp or stage:PATTERN:index=1, by the names of parameters or "
+        "modules; may be repeated.",
         panel=_SEARCH,
     ),
 ]

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autopar.ir.errors import UsageError
 
+if TYPE_CHECKING:
+    from autopar.ir.constraints import Constraint
+
 _AXIS = re.compile(r"([a-z][a-z0-9_]*)=(-1|[1-9]\d{0,6})", re.ASCII)
-_DIM = re.compile(r"-?\d{1,3}", re.ASCII)
-_NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
-_CONSTRAINT_FORMS = "replicate:PATTERN or split:PATTERN:dim=0,axis=tp"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replicate:
-    """Parameters that match ``pattern`` are used whole on every device."""
-
-    pattern: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """Parameters that match ``pattern`` are used split along ``dim`` over the mesh axis ``axis``."""
-
-    pattern: str
-    dim: int
-    axis: str
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -47,24 +31,14 @@ def parse_mesh(text: str) -> dict[str, int]:
     return mesh
 
 
-def parse_constraints(texts: Sequence[str]) -> tuple[Replicate | Split, ...]:
+def parse_constraints(texts: Sequence[str]) -> tuple[Constraint, ...]:
     """Each ``--constraint`` in order."""
-    return tuple(map(_parse_constraint, texts))
+    from autopar.ir.constraints import Constraint
 
-
-def _parse_constraint(text: str) -> Replicate | Split:
-    kind, _, rest = text.partition(":")
-    if kind == "replicate" and rest:
-        return Replicate(pattern=rest)
-    pattern, _, tail = rest.rpartition(":")
-    parts = dict(part.strip().partition("=")[::2] for part in tail.split(","))
-    is_split = kind == "split" and pattern and parts.keys() == {"dim", "axis"} and tail.count(",") == 1
-    if is_split and _DIM.fullmatch(parts["dim"]) and _NAME.fullmatch(parts["axis"]):
-        return Split(pattern=pattern, dim=int(parts["dim"]), axis=parts["axis"])
-    raise UsageError(
-        f"--constraint {text}: not a constraint; write {_CONSTRAINT_FORMS}",
-        details={"option": "--constraint", "value": text},
-    )
+    try:
+        return tuple(map(Constraint.parse, texts))
+    except UsageError as error:
+        raise UsageError(f"--constraint {error}", details={"option": "--constraint", **error.details}) from None
 
 
 def parse_time_limit_s(text: str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autopar.cli import options
 from autopar.cli.output import check_writable, note, print_json, progress, write_atomic
-from autopar.cli.parse import Replicate, parse_constraints, parse_mesh, parse_time_limit_s
+from autopar.cli.parse import parse_constraints, parse_mesh, parse_time_limit_s
 
 if TYPE_CHECKING:
     from autopar.ir.plan import Plan
@@ -56,7 +56,10 @@ def plan(
         "rng": rng,
         "time_limit": parse_time_limit_s(time_limit),
     }
-    constraints = parse_constraints(constraint or ())
+    arguments["constraints"] = parse_constraints(constraint or ())
+    arguments["sizes"] = {
+        name: size for name, size in (("batch_size", batch_size), ("seq_len", seq_len), ("layers", layers)) if size
+    }
     arguments["profile"] = load_profile(profile)
     arguments["cluster"] = cluster_or_this_machine(cluster, arguments["profile"])
     if output is not None:
@@ -68,12 +71,6 @@ def plan(
             from autopar.models import resolve
         with progress(f"building {model}"):
             found = resolve(model, batch_size=batch_size, seq_len=seq_len, layers=layers)
-        arguments["constraints"] = tuple(
-            api.replicate(rule.pattern)
-            if isinstance(rule, Replicate)
-            else api.split(rule.pattern, dim=rule.dim, axis=rule.axis)
-            for rule in constraints
-        )
         with progress(f"searching a plan for {model} on {arguments['cluster']}") as say:
             made = api.plan(found.model, found.example_inputs, name=found.name, progress=say, **arguments)
     if output is not None:

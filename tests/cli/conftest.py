@@ -70,12 +70,6 @@ class Api(ModuleType):
     def check_fit(self, *args: Any, **kwargs: Any) -> None:
         self._called("check_fit", args, kwargs, None)
 
-    def replicate(self, *args: Any, **kwargs: Any) -> Any:
-        return ("replicate", args, kwargs)
-
-    def split(self, *args: Any, **kwargs: Any) -> Any:
-        return ("split", args, kwargs)
-
     @property
     def keywords(self) -> dict[str, Any]:
         """The keywords of the only call."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.cli.parse import Replicate, Split, parse_constraints, parse_mesh, parse_time_limit_s
+from autopar.cli.parse import parse_constraints, parse_mesh, parse_time_limit_s
+from autopar.ir.constraints import Constraint
 from autopar.ir.errors import UsageError
 
 
@@ -29,9 +30,9 @@ def test_an_axis_given_twice_is_refused():
 
 def test_constraints_are_read_in_order():
     assert parse_constraints(["replicate:*.norm", "split:h.*.w:dim=-1,axis=tp", "split:w:axis=dp,dim=0"]) == (
-        Replicate(pattern="*.norm"),
-        Split(pattern="h.*.w", dim=-1, axis="tp"),
-        Split(pattern="w", dim=0, axis="dp"),
+        Constraint("*.norm"),
+        Constraint("h.*.w", dim=-1, axis="tp"),
+        Constraint("w", dim=0, axis="dp"),
     )
 
 
@@ -52,7 +53,7 @@ def test_constraints_are_read_in_order():
     ],
 )
 def test_what_is_not_a_constraint_is_answered_with_the_forms(text):
-    with pytest.raises(UsageError, match="replicate:PATTERN or split:PATTERN:dim=0,axis=tp"):
+    with pytest.raises(UsageError, match="split:PATTERN:dim=0,axis=tp or stage:PATTERN:index=1"):
         parse_constraints([text])
 
 
