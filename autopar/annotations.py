@@ -9,7 +9,6 @@ says it of every parameter that is registered inside.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autopar.ir.constraints import Constraint
@@ -67,5 +66,5 @@ def annotated(model: nn.Module, given: Sequence[Any]) -> tuple[Any, ...]:
     for name, parameter in model.named_parameters():
         for said in getattr(parameter, _MARK, ()):
             if said.matches(name):
-                found[replace(said, pattern=name)] = None
+                found[Constraint(name, said.dim, said.axis, said.index, said.devices)] = None
     return (*given, *found)

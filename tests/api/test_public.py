@@ -21,7 +21,7 @@ from tests.parity.processes import NETWORKS
 
 PUBLIC = [
     "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "register_rule", "replicate",
-    "split", "verify",
+    "split", "stage", "verify",
 ]  # fmt: skip
 FAIR = str(NETWORKS / "fair.toml")
 PLANNED_TWICE = """
