@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from autopar.cli.output import stdout
+from autopar.cli.plan_collectives import PHASES
 from autopar.cli.tables import percent, seconds, section, size, table
 from autopar.differing import Amount, Differences
 
@@ -34,14 +35,13 @@ def _parts(found: Differences, names: tuple[str, str]) -> Iterator[RenderableTyp
     if found.traffic:
         rows_shown = [
             (
-                t.kind, t.axis, t.phase, size(t.left_bytes), size(t.right_bytes), seconds(t.left_s), seconds(t.right_s),
+                f"{t.kind} over {t.axis}, {PHASES.get(t.phase, t.phase)}", size(t.left_bytes), size(t.right_bytes),
                 _signed(t.right_s - t.left_s, seconds),
             )
             for t in found.traffic[:MOST]
         ]  # fmt: skip
-        figures = [f">{name}, {figure}" for figure in ("bytes", "time") for name in names]
-        columns = ("kind", "axis", "phase", *figures, ">change")
-        yield section("Collectives of a step, hidden or not", table(columns, rows_shown))
+        columns = ("collectives", *(f">{name}" for name in names), ">time")
+        yield section("Payload per device and step, and its time, hidden or not", table(columns, rows_shown))
 
 
 def _amounts(rows: Sequence[Amount], names: tuple[str, str], shown: Callable[[float], str]) -> RenderableType:

@@ -13,7 +13,7 @@ from autopar.errors import InfeasibleError, MismatchError, UsageError
 from autopar.ir.constraints import Constraint
 from autopar.ir.plan import Plan
 from autopar.replay import program_of
-from tests.models import llama, labels, tokens
+from tests.models import labels, llama, tokens
 
 CLUSTER = "1x4xA100-SXM-80GB"
 UP = "model.layers.*.mlp.up_proj.weight"
@@ -32,7 +32,8 @@ def stage_of(plan: Plan, fqn: str) -> int:
 
 
 @pytest.mark.parametrize("text", [
-    "replicate:a.*.w", "replicate:a:devices=8", "split:w:dim=-1,axis=tp", "split:a[0:2].w:dim=0,axis=mix", "stage:h.3:index=2",
+    "replicate:a.*.w", "replicate:a:devices=8", "split:w:dim=-1,axis=tp", "split:a[0:2].w:dim=0,axis=mix",
+    "stage:h.3:index=2",
 ])  # fmt: skip
 def test_the_text_of_a_constraint_reads_as_itself(text):
     assert str(Constraint.parse(text)) == text
