@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from autopar import errors
-from benchmarks import gpu, runtime, search
+from benchmarks import gpu, published, runtime, search
 from benchmarks.paired import estimate
 
 ROOT = Path(__file__).parents[1]
@@ -89,3 +89,17 @@ def test_the_benchmark_of_the_search_takes_models_by_name_and_from_a_folder(tmp_
     assert "bf16" in refused["error"]["message"] and len(list(search.broken(refused))) == 1
     too_large = {"case": "x", "error": {"code": search.INFEASIBLE, "message": "not enough"}}
     assert errors.InfeasibleError.__name__ == search.INFEASIBLE and list(search.broken(too_large)) == []
+
+
+def test_a_prediction_is_told_apart_from_what_was_published() -> None:
+    row = published.Row(
+        system="a", setting="b", published="1 to 2", unit="times", predict=lambda: 3.0, low=1.0, high=2.0
+    )
+    assert [published.verdict(row, figure) for figure in (0.5, 1.5, 3.0)] == ["-50%", "inside", "+50%"]
+
+
+@pytest.mark.slow
+def test_the_published_benchmark_runs(tmp_path: Path) -> None:
+    out = run(tmp_path, "benchmarks.published", "--only", "Llama-3-8B")
+    (row,) = json.loads((tmp_path / "published.json").read_text())["rows"]
+    assert "5762 eager" in out and row["predicted"] > 0

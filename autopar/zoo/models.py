@@ -30,6 +30,17 @@ GPT2 = Entry(
     },
 )  # fmt: skip
 
+# M6-10B (arXiv 2103.00823): 50 layers of width 4096, which are its 10 billion parameters, as a causal transformer over
+# text; the vocabulary of Chinese BERT. What it embeds pictures with is left out.
+M6_10B = Entry(
+    name="m6-10b", model_class="GPT2LMHeadModel", config_class="GPT2Config", kind="causal",
+    batch_size=64, seq_len=512, longest=1024,
+    config={
+        "vocab_size": 21128, "n_positions": 1024, "n_embd": 4096, "n_layer": 50, "n_head": 64, "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0, "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": None,
+    },
+)  # fmt: skip
+
 # google-t5/t5-large: 738 million parameters; encoder, decoder, relative positions, tied embeddings.
 T5_LARGE = Entry(
     name="t5-large", model_class="T5ForConditionalGeneration", config_class="T5Config", kind="translation",
@@ -94,6 +105,6 @@ LLAMA3_405B = _llama3("llama3-405b", layers=126, hidden=16384, heads=128, ffn=53
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        GPT2, BERT_LARGE, T5_LARGE, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, VIT_LARGE, WHISPER_LARGE, RESNET50_100K,
+        GPT2, BERT_LARGE, T5_LARGE, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, VIT_LARGE, WHISPER_LARGE, RESNET50_100K, M6_10B,
     )
 }  # fmt: skip
