@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from autopar.cost_model.simulator.counted import settled
 from autopar.cost_model.simulator.timeline import Timeline
 from autopar.ir.plan import Plan
 
@@ -53,7 +54,8 @@ def compare(timeline: Timeline, plan: Plan) -> Comparison:
 
 
 def _rows(timeline: Timeline, plan: Plan) -> Iterator[Row]:
-    counted, count = timeline.counted, len(timeline.counted)
+    counted = settled(timeline.counted, plan.step_time_s.compute, timeline.overlap)
+    count = len(counted)
 
     def mean_s(name: str) -> float:
         return float(sum(getattr(each, name) for each in counted)) / count

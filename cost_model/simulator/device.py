@@ -68,6 +68,10 @@ class Device:
         self._queues: dict[str, deque[Flight]] = {}
         self._posted: dict[Key, Flight] = {}
 
+    def ready(self) -> bool:
+        """Whether it can go on by itself."""
+        return not self.done and (self.waiting is None or self.waiting in self._arrived)
+
     def run(self) -> None:
         """Follow the instructions to their end, or to a message that is not there yet."""
         if self.waiting is not None:
@@ -213,8 +217,8 @@ def run(devices: list[Device], arrived: dict[Key, float]) -> float:
     thing to happen is the communication that ends first. Raises IRError where nothing can happen any more.
     """
     while True:
-        for device in devices:
-            while not device.done and (device.waiting is None or device.waiting in arrived):
+        while ready := [device for device in devices if device.ready()]:
+            for device in ready:
                 device.run()
         first = min(devices, key=lambda device: (device.lands_at(), device.place))
         if first.lands_at() < math.inf:

@@ -58,13 +58,13 @@ class Places:
             yield from stage.update()
 
     def transfers_s(self, place: int) -> float:
-        """All that the stages of a place send and receive in a step, values forward and gradients backward."""
-        total = 0
+        """What the objective counts of all that the stages of a place send and receive: as between the worst pair."""
+        total, worst = 0, self.prices.worst_pair()
         for at in self.pipeline.local(place):
             for sender in (at - 1, at):
                 if 0 <= sender < len(self.stages) - 1:
                     sent = self._bytes(sender, real=False)
-                    total += 2 * self.prices.move_ns("broadcast", sent, self._pair(sender, sender + 1))
+                    total += 2 * self.prices.move_ns("broadcast", sent, worst)
         return total * self.stages[0].program.microbatches / 1e9
 
     def _act(self, action: Action, stage: Stage) -> Iterator[Instruction]:

@@ -56,9 +56,15 @@ class Prices:
         ranks = self.mesh.group(0, PIPELINE_AXIS)
         ends = list(itertools.accumulate(self.cluster.node_sizes()))
         node, far = (next(at for at, end in enumerate(ends) if ranks[each] < end) for each in (place, other))
-        if node == far:
-            return Group(axis=PIPELINE_AXIS, size=2, ranks_per_node=2, nodes=1)
-        return Group(axis=PIPELINE_AXIS, size=2, ranks_per_node=1, nodes=2)
+        return _pair(1 if node == far else 2)
+
+    def worst_pair(self) -> Group:
+        """The pair of neighbours in the pipeline that are furthest apart."""
+        return _pair(min(2, self.groups[PIPELINE_AXIS].nodes))
+
+
+def _pair(nodes: int) -> Group:
+    return Group(axis=PIPELINE_AXIS, size=2, ranks_per_node=3 - nodes, nodes=nodes)
 
 
 def link(group: Group) -> str:

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.profile import CostProfile
-from autopar.cost_model.simulator.counted import Counted, counted, instances
+from autopar.cost_model.simulator.counted import Counted, counted
 from autopar.cost_model.simulator.device import Device, run
-from autopar.cost_model.simulator.holders import owners
 from autopar.cost_model.simulator.instructions import Collective, Instruction, Key, Post, Work
 from autopar.cost_model.simulator.places import Places
 from autopar.cost_model.simulator.prices import Prices
@@ -44,20 +43,20 @@ def simulate(
     if pipeline is None:
         stages: tuple[Stage, ...] = (Stage(program, prices, optimizer=optimizer),)
         scripts = [_alone(stages[0])]
-        found = [_counted(stages[0])]
+        found = [counted(stages[0])]
     else:
         places = Places(pipeline, prices, optimizer=optimizer)
         stages = places.stages
         scripts = [places.script(place) for place in range(pipeline.ranks)]
         found = [
-            sum((_counted(stages[at]) for at in pipeline.local(place)), Counted(transfers_s=places.transfers_s(place)))
+            sum((counted(stages[at]) for at in pipeline.local(place)), Counted(transfers_s=places.transfers_s(place)))
             for place in range(pipeline.ranks)
         ]
     shown = _detail(stages, detail)
     record = Recorder(shown, len(scripts))
     arrived: dict[Key, float] = {}
     devices = [Device(place, script, prices.overlap, arrived, record) for place, script in enumerate(scripts)]
-    return _timeline(devices, run(devices, arrived), record, shown, tuple(found))
+    return _timeline(devices, run(devices, arrived), record, shown, tuple(found), prices.overlap)
 
 
 def _alone(stage: Stage) -> Iterator[Instruction]:
@@ -68,12 +67,6 @@ def _alone(stage: Stage) -> Iterator[Instruction]:
         yield from stage.backward(microbatch)
     yield from (Collective(move) for move in stage.sums())
     yield from stage.update()
-
-
-def _counted(stage: Stage) -> Counted:
-    blocks = {name: recipe.totals for name, recipe in stage.blocks.items()}
-    found = instances(stage.program, stage.main.totals, blocks, owners(stage.program), piped=stage.piped)
-    return counted(found, stage.program.microbatches, stage.optimizer, stage.prices)
 
 
 def _detail(stages: tuple[Stage, ...], wanted: str | None) -> str:
@@ -104,7 +97,9 @@ def _events(recipe: Recipe) -> int:
     return total
 
 
-def _timeline(devices: list[Device], end: float, record: Recorder, detail: str, found: tuple[Counted, ...]) -> Timeline:
+def _timeline(
+    devices: list[Device], end: float, record: Recorder, detail: str, found: tuple[Counted, ...], overlap: float
+) -> Timeline:
     tracks = sorted({event.track for event in record.events})
     return Timeline(
         step_s=end / 1e9,
@@ -117,7 +112,7 @@ def _timeline(devices: list[Device], end: float, record: Recorder, detail: str, 
         ),
         tracks=tuple(tracks),
         events=tuple(sorted(record.events, key=lambda event: (event.track, event.start_ns, -event.end_ns))),
-        flows=tuple(sorted(record.flows)), detail=detail, counted=found,
+        flows=tuple(sorted(record.flows)), detail=detail, counted=found, overlap=overlap,
     )  # fmt: skip
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from autopar.cost_model.simulator.counted import Counted
+if TYPE_CHECKING:
+    from autopar.cost_model.simulator.counted import Counted
 
 # What an event is for. A communication has the category of what asked for it.
 CATEGORIES = ("forward", "backward", "recompute", "grad", "optimizer", "send")
@@ -74,7 +75,8 @@ class Account:
 class Timeline:
     """A step of every place. ``detail``: which of ``DETAILS`` the events tell; times do not depend on it.
 
-    ``counted``: what a plan's objective counts of the same program, for each place.
+    ``counted``: what a plan's objective counts of the same program, for each place; ``overlap``: the share of computing
+    behind which communication can hide.
     """
 
     step_s: float
@@ -84,6 +86,7 @@ class Timeline:
     flows: tuple[Flow, ...]
     detail: str
     counted: tuple[Counted, ...]
+    overlap: float
 
     def mean_s(self, kind: str, *names: str) -> float:
         """Mean over the places of what ``busy_s``, ``waits_s`` or ``moved_s`` (``kind``) hold under ``names``."""
