@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autopar.cost_model.simulator.compare import Comparison, Row, compare
+from autopar.cost_model.simulator.document import document
 from autopar.cost_model.simulator.step import simulate
 from autopar.cost_model.simulator.timeline import Account, Event, Flow, Timeline, Track
 from autopar.cost_model.simulator.trace import trace_bytes, trace_events
@@ -16,6 +17,7 @@ __all__ = [
     "Timeline",
     "Track",
     "compare",
+    "document",
     "simulate",
     "trace_bytes",
     "trace_events",
