@@ -13,6 +13,7 @@ at both of its ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 
 from autopar.cost_model.simulator.holders import (
@@ -87,15 +88,18 @@ class _Instance:
     root: bool
 
 
-def counted(stage: Stage) -> Counted:
-    """Of one program."""
+def counted(stage: Stage, known: AbstractSet[str] = frozenset()) -> Counted:
+    """Of one program. ``known``: parameters that an earlier stage has too, which count there alone."""
     program, prices = stage.program, stage.prices
     total = Counted()
-    for instance in _instances(stage):
+    for instance in _instances(stage, known):
         each = instance.totals
         cheap, dear = 1 + (instance.recompute is not None), 1 + (instance.recompute == "full")
         compute_s = program.microbatches * (cheap * each.forward_ns + dear * each.dear_ns + each.backward_ns) / 1e9
-        sent_s = program.microbatches * (dear * each.sent_ns + each.sent_back_ns) / 1e9
+        sent_ns = dear * each.sent_ns + each.sent_back_ns
+        if instance.root and stage.before is not None:  # counts as if each microbatch ran it
+            sent_ns += stage.before.totals.sent_ns
+        sent_s = program.microbatches * sent_ns / 1e9
         hide_ns = sums_ns = update_ns = 0
         for parameter in instance.parameters:
             zero = instance.zero if parameter.runtime_axes else 0
@@ -113,7 +117,7 @@ def counted(stage: Stage) -> Counted:
     return total
 
 
-def _instances(stage: Stage) -> Iterator[_Instance]:
+def _instances(stage: Stage, known: AbstractSet[str]) -> Iterator[_Instance]:
     """In pipelines ZeRO levels above 1 cost as 1."""
     program, owner_of, most = stage.program, owners(stage.program), 1 if stage.piped else 3
     groups: dict[tuple[str, str], list[Parameter]] = {(ROOT, ROOT): []}
@@ -122,7 +126,7 @@ def _instances(stage: Stage) -> Iterator[_Instance]:
             for index in range(int(str(node.attr("count")))):
                 groups[f"{node.results[0].name}/{index}", str(node.attr("block"))] = []
     for parameter in program.parameters:
-        if parameter.trainable and not parameter.buffer:
+        if parameter.trainable and not parameter.buffer and parameter.fqn not in known:
             groups[owner_of.get(parameter.fqn, (ROOT, ROOT))].append(parameter)
     for (name, block), members in groups.items():
         yield _Instance(

@@ -54,9 +54,8 @@ class Stage:
             block.name: recipe(block, marks, prices, recompute=program.recompute.get(block.name))
             for block in program.graph.blocks
         }
-        self.before: tuple[Item, ...] = ()
-        if program.prologue is not None:
-            self.before = recipe(program.prologue, gradients(program.prologue, ()), prices).forward
+        before = program.prologue
+        self.before = None if before is None else recipe(before, gradients(before, ()), prices)
         self.holders = holders(program, prices)
         self.of_call: dict[str, list[Holder]] = {}
         for holder in self.holders:
@@ -73,7 +72,7 @@ class Stage:
     def begin(self) -> Iterator[Instruction]:
         """What runs once, before the first microbatch."""
         self._gathered.clear()
-        yield from self._plain(self.before)
+        yield from self._plain(() if self.before is None else self.before.forward)
 
     def forward(self, microbatch: int) -> Iterator[Instruction]:
         yield Open(self._title("forward", microbatch), "forward", "pass")

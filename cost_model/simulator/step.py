@@ -48,10 +48,7 @@ def simulate(
         places = Places(pipeline, prices, optimizer=optimizer)
         stages = places.stages
         scripts = [places.script(place) for place in range(pipeline.ranks)]
-        found = [
-            sum((counted(stages[at]) for at in pipeline.local(place)), Counted(transfers_s=places.transfers_s(place)))
-            for place in range(pipeline.ranks)
-        ]
+        found = [places.counted(place) for place in range(pipeline.ranks)]
     shown = _detail(stages, detail)
     record = Recorder(shown, len(scripts))
     arrived: dict[Key, float] = {}

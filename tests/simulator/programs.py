@@ -14,9 +14,7 @@ from autopar.ir.program import Parameter, Program
 from autopar.ir.text import parse_graph
 from autopar.ir.types import TensorType
 
-TIED = Parameter(
-    fqn="tied", type=TensorType("f32", (8,)), compute_dtype="f32", layout=Layout.replicated(Mesh(()))
-)
+TIED = Parameter(fqn="tied", type=TensorType("f32", (8,)), compute_dtype="f32", layout=Layout.replicated(Mesh(())))
 # ns of an operation, forward and backward, and of a communication of any size
 Prices = Mapping[str, "int | tuple[int, int]"]
 

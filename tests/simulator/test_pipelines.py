@@ -106,9 +106,7 @@ def test_transfers_cost_only_where_the_longest_path_crosses() -> None:
 
 def test_gradients_of_a_parameter_at_two_places_are_added_up_when_both_are_there() -> None:
     pipeline = equal_stages("gpipe", 2, 1, 2)
-    tied = tuple(
-        replace(stage, program=replace(stage.program, parameters=(TIED,))) for stage in pipeline.stages
-    )
+    tied = tuple(replace(stage, program=replace(stage.program, parameters=(TIED,))) for stage in pipeline.stages)
     found = piped(replace(pipeline, stages=tied), {**PRICES, "all_reduce": 5, "optimizer": (0, 7)})
     assert ns(found) == 3 * (F + B) + 5 + 7
     assert [round(account.waits_s["sums"] * 1e9, 6) for account in found.places] == [5, 5]

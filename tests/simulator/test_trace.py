@@ -36,9 +36,7 @@ def staged(schedule: str, *, detail: str | None = None) -> Timeline:
     stages = cut(program, even_marks(program, 4 if schedule in ("interleaved", "zero_bubble") else 2))
     mesh = Mesh((("pp", 2), *mesh_of(PIPED.mesh).axes))
     pipeline = Pipeline(mesh=mesh, schedule=schedule, stages=stages)
-    return simulate(
-        program, Cluster.parse("1x4xCPU"), STREAMS, optimizer="adamw", pipeline=pipeline, detail=detail
-    )
+    return simulate(program, Cluster.parse("1x4xCPU"), STREAMS, optimizer="adamw", pipeline=pipeline, detail=detail)
 
 
 def check(found: Timeline) -> None:
