@@ -10,7 +10,10 @@ from rich.text import Text
 from autopar.cli.output import stdout
 from autopar.cli.tables import bar, pairs, percent, seconds, section, table
 from autopar.cost_model.simulator import Account, Comparison, Timeline
+from autopar.cost_model.units import format_duration
 from autopar.ir.plan import Plan
+
+ROUNDING = 1e-6  # of a step: prices are whole ns
 
 
 def show_simulation(plan: Plan, timeline: Timeline, found: Comparison) -> None:
@@ -30,8 +33,8 @@ def _parts(plan: Plan, timeline: Timeline, found: Comparison) -> Iterator[Render
     share = found.difference_s / found.objective_s if found.objective_s else 0.0
     less = "-" if share < 0 else "+"
     yield pairs([
-        ("simulated", Text(seconds(found.simulated_s), style="bold")),
-        ("the plan's step time", seconds(found.objective_s)),
+        ("simulated", Text(format_duration(found.simulated_s, digits=4), style="bold")),
+        ("the plan's step time", format_duration(found.objective_s, digits=4)),
         ("difference", f"{signed(found.difference_s)} ({less}{percent(abs(share))})"),
     ])  # fmt: skip
     yield _rows(found)
@@ -43,14 +46,13 @@ def _rows(found: Comparison) -> RenderableType:
         (row.part, seconds(row.objective_s), seconds(row.simulated_s), signed(row.difference_s))
         for row in found.rows if row.objective_s or row.simulated_s
     ]  # fmt: skip
-    if found.unexplained_s:
+    if abs(found.unexplained_s) > ROUNDING * found.simulated_s:
         rows.append(("not explained", signed(-found.unexplained_s), "", signed(found.unexplained_s)))
     return section("What the difference is made of", table(("part", ">plan", ">simulated", ">difference"), rows))
 
 
 def _places(timeline: Timeline) -> tuple[tuple[str, ...], list[tuple[str | Text, ...]]]:
-    parts = ("computing", "gradients, optimizer", "waiting for communication", "waiting for places")
-    columns = ("place", *(f">{part}" for part in parts), ">busy", "")
+    columns = ("place", ">passes", ">updates", ">waits for data", ">for places", ">busy", "")
     rows: list[tuple[str | Text, ...]] = []
     for account in timeline.places:
         times = _split(account)
@@ -60,5 +62,6 @@ def _places(timeline: Timeline) -> tuple[tuple[str, ...], list[tuple[str | Text,
 
 
 def _split(account: Account) -> tuple[float, float, float, float]:
+    """Passes of microbatches; gradients and the optimizer; waiting within the place; waiting for others."""
     once = account.busy_s["grad"] + account.busy_s["optimizer"]
     return sum(account.busy_s.values()) - once, once, account.exposed_s, account.bubble_s

@@ -11,7 +11,7 @@ from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
 
 from autopar.cost_model.simulator import Timeline
 from autopar.cost_model.simulator.device import Device, run
-from autopar.cost_model.simulator.instructions import Receive, Tell
+from autopar.cost_model.simulator.instructions import Instruction, Key, Receive, Tell
 from autopar.cost_model.simulator.record import Recorder
 from autopar.cost_model.simulator.schedules import actions, looped, single
 from autopar.ir.errors import IRError, UsageError
@@ -113,9 +113,10 @@ def test_gradients_of_a_parameter_at_two_places_are_added_up_when_both_are_there
 
 
 def test_places_that_wait_for_each_other_are_named() -> None:
-    record, arrived = Recorder("operations", 2), {}
-    scripts = [iter([Receive("b"), Tell("a")]), iter([Receive("a"), Tell("b")])]
-    devices = [Device(place, script, 1.0, arrived, record) for place, script in enumerate(scripts)]
+    record = Recorder("operations", 2)
+    arrived: dict[Key, float] = {}
+    scripts: list[list[Instruction]] = [[Receive("b"), Tell("a")], [Receive("a"), Tell("b")]]
+    devices = [Device(place, iter(script), 1.0, arrived, record) for place, script in enumerate(scripts)]
     with pytest.raises(IRError, match="wait for each other: place 0 for b; place 1 for a"):
         run(devices, arrived)
 

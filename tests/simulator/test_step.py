@@ -10,7 +10,7 @@ from autopar.cost_model import Cluster
 from autopar.cost_model.simulator import Timeline, simulate
 from autopar.ir.errors import UsageError
 from autopar.ir.mesh import Mesh
-from tests.simulator.programs import Known, program_of, step
+from tests.simulator.programs import Known, Prices, program_of, step
 
 DP, TP, ONE = Mesh((("dp", 2),)), Mesh((("tp", 2),)), Mesh(())
 
@@ -80,7 +80,7 @@ def test_two_operations_run_forward_and_backward_one_after_the_other() -> None:
 
 
 def test_microbatches_run_in_turn_and_their_gradients_are_added_up() -> None:
-    prices = {"aten.linear.default": (10, 20), "aten.add_.Tensor": (0, 5), "optimizer": (0, 7)}
+    prices: Prices = {"aten.linear.default": (10, 20), "aten.add_.Tensor": (0, 5), "optimizer": (0, 7)}
     program = program_of(TWO, ONE, parameters={"w": ()}, microbatches=3)
     found = step(program, prices)
     assert ns(found) == 3 * 30 + 2 * 5 + 7  # the first microbatch's gradients are there already
@@ -105,13 +105,13 @@ def test_the_overlap_fraction_is_the_speed_of_communication_beside_computing(tmp
     """Half as fast: behind 6 ns of computing 3 ns of communication are hidden."""
     base = tmp_path / "half.toml"
     base.write_text("[device.H100-SXM]\noverlap_fraction = 0.5\n")
-    prices = {"aten.linear.default": 10, "aten.matmul.default": 6, "all_reduce": 4}
+    prices: Prices = {"aten.linear.default": 10, "aten.matmul.default": 6, "all_reduce": 4}
     assert ns(step(program_of(BESIDE, TP), prices, base=base)) == 10 + 6 + 1
 
 
 def test_zero_3_gathers_ahead_and_scatters_behind() -> None:
     """Exposed are the first gather of each pass and the last scatter."""
-    prices = {"aten.add.Tensor": (10, 20), "all_gather": 4, "reduce_scatter": 6}
+    prices: Prices = {"aten.add.Tensor": (10, 20), "all_gather": 4, "reduce_scatter": 6}
     found = step(program_of(LAYERS, DP, parameters=THREE, zero=3), prices)
     assert ns(found) == (4 + 3 * 10) + (4 + 3 * 20 + 6)
     assert waits(found) == {"gathers": 8, "reductions": 6}
@@ -119,7 +119,7 @@ def test_zero_3_gathers_ahead_and_scatters_behind() -> None:
 
 def test_zero_3_gathers_two_layers_ahead_in_forward_and_one_in_backward() -> None:
     """Gathers that take longer than a layer run back to back; in backward one begins when the last has ended."""
-    prices = {"aten.add.Tensor": (10, 20), "all_gather": 30, "reduce_scatter": 0}
+    prices: Prices = {"aten.add.Tensor": (10, 20), "all_gather": 30, "reduce_scatter": 0}
     found = step(program_of(LAYERS, DP, parameters=THREE, zero=3), prices)
     assert ns(found) == (3 * 30 + 10) + (3 * 30 + 20)
     gathers = [(e.start_ns, e.end_ns) for e in found.events if e.track.stream == "all-gather"]
@@ -128,7 +128,7 @@ def test_zero_3_gathers_two_layers_ahead_in_forward_and_one_in_backward() -> Non
 
 def test_gathers_and_scatters_at_the_same_time_share_their_link() -> None:
     """In backward 4 of the 10 ns of gathering b are left when the scatter of c begins: they take 8, and so on."""
-    prices = {"aten.add.Tensor": (0, 6), "all_gather": 10, "reduce_scatter": 10}
+    prices: Prices = {"aten.add.Tensor": (0, 6), "all_gather": 10, "reduce_scatter": 10}
     found = step(program_of(LAYERS, DP, parameters=THREE, zero=3), prices)
     spans = {
         stream: [(e.start_ns, e.end_ns) for e in found.events if e.track.stream == stream]
@@ -142,7 +142,7 @@ def test_gathers_and_scatters_at_the_same_time_share_their_link() -> None:
 @pytest.mark.parametrize(("zero", "gathers", "scatters"), [(0, 0, 0), (1, 3, 3), (2, 3, 6), (3, 12, 6)])
 def test_each_zero_level_moves_what_it_must(zero: int, gathers: int, scatters: int) -> None:
     """Of three layers and two microbatches: level 2 scatters every microbatch, level 3 gathers for every use."""
-    prices = {"aten.add.Tensor": (10, 20), "all_gather": 1, "reduce_scatter": 1, "all_reduce": 1}
+    prices: Prices = {"aten.add.Tensor": (10, 20), "all_gather": 1, "reduce_scatter": 1, "all_reduce": 1}
     found = step(program_of(LAYERS, DP, parameters=THREE, zero=zero, microbatches=2), prices)
     streams = [event.track.stream for event in found.events]
     assert (streams.count("all-gather"), streams.count("reduce-scatter")) == (gathers, scatters)
@@ -155,7 +155,7 @@ def test_recomputation_ends_before_the_last_product() -> None:
         "%3: f32[8,8]{dp:S(0)} = aten.add.Tensor(%0, %1.dp) {}", "%4: f32[8,8]{dp:S(0)} = aten.silu.default(%3) {}",
         "%2: f32[8,8]{dp:S(0)} = aten.linear.default(%4, %w) {}",
     )  # fmt: skip
-    prices = {"aten.add.Tensor": (1, 2), "aten.silu.default": (10, 20), "aten.linear.default": (100, 200)}
+    prices: Prices = {"aten.add.Tensor": (1, 2), "aten.silu.default": (10, 20), "aten.linear.default": (100, 200)}
     whole = step(program_of(text, DP, parameters=THREE), prices)
     again = step(program_of(text, DP, parameters=THREE, recompute={"layer": "full"}), prices)
     assert ns(again) - ns(whole) == 3 * (1 + 10)
@@ -168,7 +168,7 @@ def test_selective_recomputation_runs_products_and_collectives_once() -> None:
         "%4: f32[8,8]{dp:S(0)} = aten.add.Tensor(%3, %1.dp) {}",
         "%2: f32[8,8]{dp:S(0)} = aten.tanh.default(%4) {}",
     )  # fmt: skip
-    prices = {"aten.add.Tensor": (1, 2), "aten.tanh.default": (10, 20), "aten.linear.default": (100, 200)}
+    prices: Prices = {"aten.add.Tensor": (1, 2), "aten.tanh.default": (10, 20), "aten.linear.default": (100, 200)}
     kinds = {
         how: step(program_of(text, DP, parameters=THREE, recompute={"layer": how}), prices).places[0].busy_s
         for how in ("full", "selective")
@@ -178,7 +178,7 @@ def test_selective_recomputation_runs_products_and_collectives_once() -> None:
 
 
 def test_time_is_all_accounted_for() -> None:
-    prices = {"aten.add.Tensor": (10, 20), "all_gather": 7, "reduce_scatter": 9, "optimizer": (0, 3)}
+    prices: Prices = {"aten.add.Tensor": (10, 20), "all_gather": 7, "reduce_scatter": 9, "optimizer": (0, 3)}
     found = step(program_of(LAYERS, DP, parameters=THREE, zero=3, microbatches=2), prices)
     (account,) = found.places
     told = sum(account.busy_s.values()) + sum(account.waits_s.values()) + account.idle_s
