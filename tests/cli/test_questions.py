@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,17 @@ def test_a_difference_stands_in_the_table_and_in_the_document(cli, saved, tmp_pa
     assert "num microbatches" in cli("diff", saved, tmp_path / "other.json").out
     document = cli("diff", saved, tmp_path / "other.json", "--json").document
     assert document["settings"] == [{"what": "num microbatches", "left": "4", "right": "16"}]
+
+
+def test_a_simulated_step_stands_beside_the_plan(cli, path, tmp_path):
+    result = cli("simulate", path, "--trace", tmp_path / "trace.json")
+    assert result.code == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} >= {"X", "M"}
+    document = cli("simulate", path, "--json").document
+    assert document["plan_sha256"] == autopar.Plan.load(path).sha256
+
+
+def test_a_trace_that_cannot_be_written_is_said_before_the_work(cli, path, tmp_path):
+    result = cli("simulate", path, "--trace", tmp_path / "none" / "trace.json")
+    assert result.code == 2 and "--trace" in result.err

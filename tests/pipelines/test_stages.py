@@ -12,9 +12,11 @@ from autopar.ir.errors import IRError, UnsupportedError, UsageError
 from autopar.ir.pipeline import Mark
 from autopar.ir.program import Program
 from autopar.ir.verify import verify
+from autopar.passes.live import holding
 from autopar.passes.other_stages import cut_alike
 from autopar.passes.pipelining import Shape, Unit, arrange, shapes
 from autopar.passes.stages import belongs, cut, dependence, even_marks, live_for, placed
+from autopar.passes.units import units_of
 from tests.lowered import pricing_of
 from tests.parity.planned import Case, mesh_of, planned
 
@@ -50,6 +52,15 @@ def test_stages_are_the_program(case: Case, stages: int) -> None:
     calls = sum(int(str(n.attr("count"))) for s in made for n in s.program.graph.nodes if n.target == "call")
     assert calls == sum(int(str(n.attr("count"))) for n in whole.nodes if n.target == "call")
     assert {p.fqn for s in made for p in s.program.parameters} == {p.fqn for p in program.parameters}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_units_cost_what_the_solution_costs(case: Case) -> None:
+    """Also the parts of a loss, which lowering joins again."""
+    found = planned(case)
+    lean, full = holding(found.encoded, 0), holding(found.encoded, 1)
+    units = units_of(found.model, found.program, found.solution, lean, full, anywhere=not case.folded)
+    assert sum(unit.time_ns for unit in units) == pytest.approx(found.objective_ns, rel=1e-6)
 
 
 @pytest.mark.parametrize("stages", [2, 3])
