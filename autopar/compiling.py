@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import time
 from collections.abc import Mapping
@@ -22,12 +23,14 @@ from autopar.passes.build import Model
 from autopar.passes.candidate import Settings, StoredParameter, with_time
 from autopar.passes.conversions import Conversions
 from autopar.passes.extents import layers
+from autopar.passes.fold import fold
+from autopar.passes.fold.gaps import UnfilledError, fill
 from autopar.passes.islands import warn_of_islands
 from autopar.passes.lower import lower
 from autopar.passes.outputs import place_outputs
 from autopar.passes.planning import Request, fingerprint, make_plan
 from autopar.passes.positions import positions
-from autopar.passes.prepare import canonical_graph, input_dims, prepare
+from autopar.passes.prepare import canonical_graph, input_dims, model_of, prepare
 from autopar.passes.pricing import Pricing
 from autopar.passes.relaxations import Question, advice
 from autopar.passes.search import search
@@ -55,19 +58,38 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     Raises TraceError, UnsupportedError, UsageError.
     """
     start = time.perf_counter()
-    traced = trace(model, example_inputs, loss_fn=arguments.loss_fn, mixed_precision=arguments.mixed_precision)
+    if not how:
+        with contextlib.suppress(UnfilledError):
+            return _ready(model, example_inputs, arguments, start, gaps=True)
+    return _ready(model, example_inputs, arguments, start, gaps=False, **how)
+
+
+def _ready(
+    model: nn.Module, example_inputs: Any, arguments: Arguments, start: float, *, gaps: bool, **how: bool
+) -> Readied:
+    """``gaps``: long chains of equal layers are traced and folded in short, which may raise UnfilledError."""
+    traced = trace(
+        model, example_inputs, loss_fn=arguments.loss_fn, mixed_precision=arguments.mixed_precision, gaps=gaps
+    )
     after_trace = time.perf_counter()
     graph = canonical_graph(traced.graph, rng=arguments.rng)
     settings = Settings(
         inputs=input_dims(graph), optimizer=arguments.optimizer, zero=arguments.zero, recompute=arguments.recompute,
         constraints=arguments.constraints, schedule=arguments.schedule,
     )  # fmt: skip
-    made = prepare(graph, traced.loss_output, stored_parameters(traced), settings, **how)
+    stored, missing = stored_parameters(traced), 0
+    if how:
+        made = prepare(graph, traced.loss_output, stored, settings, **how)
+    else:
+        folded, missing = fill(fold(graph), traced.gaps)
+        made = model_of(folded, traced.loss_output, stored, settings)
     if layers(made) < arguments.stages and "folded" not in how:
         # fewer repeated layers than pipeline stages: these are cut between any two operations
-        made = prepare(graph, traced.loss_output, stored_parameters(traced), settings, folded=False)
+        if traced.gaps:
+            raise UnfilledError
+        made = prepare(graph, traced.loss_output, stored, settings, folded=False)
     seconds = {"trace_s": after_trace - start, "fold_s": time.perf_counter() - after_trace}
-    return Readied(traced=traced, model=made, graph_nodes=len(graph.nodes), seconds=seconds)
+    return Readied(traced=traced, model=made, graph_nodes=len(graph.nodes) + missing, seconds=seconds)
 
 
 def stored_parameters(traced: Traced) -> Mapping[str, StoredParameter]:

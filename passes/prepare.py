@@ -69,11 +69,23 @@ def prepare(
     ``shared=False`` searches every call of a block by itself, ``folded=False`` sees no blocks at all (then the
     whole model is one unit of overlap, ZeRO and recomputation). Raises UsageError for a model without a loss.
     """
+    return model_of(fold(graph) if folded else graph, loss, parameters, settings, shared=shared)
+
+
+def model_of(
+    graph: Graph,
+    loss: int | None,
+    parameters: Mapping[str, StoredParameter],
+    settings: Settings,
+    *,
+    shared: bool = True,
+) -> Model:
+    """``prepare`` for a graph that is as it is to be searched."""
     if loss is None:
         raise UsageError(
             "the model returns no loss; pass labels among the example inputs, or loss_fn=(output, target) -> loss"
         )
-    found = number_draws(fold(graph) if folded else graph)
+    found = number_draws(graph)
     found = found if shared else apart(found)
     verify(found, after="fold")
     known = facts(found)

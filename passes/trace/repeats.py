@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from autopar.passes.trace.hidden import Hidden
 from autopar.passes.trace.instances import Instance, instances
 from autopar.passes.trace.reads import Reads, can_record, reads_again, recording
 from autopar.passes.trace.structure import Structure
@@ -38,6 +39,10 @@ MARK = torch.ops.autopar_trace.mark.default
 REPEAT = torch.ops.autopar_trace.repeat.default
 fx.has_side_effect(MARK)  # else they are removed as unused
 fx.has_side_effect(REPEAT)
+
+
+class UnrepeatableError(Exception):
+    """The trace with repeated calls fails, or they cannot be read; without them the model may still be traced."""
 
 
 @torch.library.register_fake("autopar_trace::mark", lib=_library)  # type: ignore[untyped-decorator]
@@ -88,11 +93,13 @@ class Repeats:
     """The repeated modules of a model, for one trace.
 
     ``canonical`` maps each name of a tensor to its first name. ``calls``: for each repeated call the instance that
-    leads and the one that repeats it, by which the reader renames.
+    leads and the one that repeats it, by which the reader renames. ``hidden``: modules that are expected to repeat, and
+    with which the trace fails if they do not; with ``hide`` False there are none.
     """
 
-    def __init__(self, model: nn.Module, canonical: Mapping[str, str]) -> None:
+    def __init__(self, model: nn.Module, canonical: Mapping[str, str], *, hide: bool = True) -> None:
         self._instances = instances(model, canonical)
+        self.hidden = Hidden(model, self._instances if hide else {})
         self._leaders: dict[int, list[_Leader]] = {}
         self._active: set[int] = set()
         self.calls: list[tuple[Instance, Instance]] = []
@@ -109,7 +116,8 @@ class Repeats:
         try:
             for owner, forward in patched.items():
                 owner.forward = self._wrapped(forward)  # type: ignore[attr-defined]
-            yield
+            with self.hidden.back():
+                yield
         finally:
             for owner, forward in patched.items():
                 owner.forward = forward  # type: ignore[attr-defined]
@@ -121,7 +129,7 @@ class Repeats:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             key = id(state_of(module))
             instance = self._instances.get(key)
-            run = functools.partial(forward, module, *args, **kwargs)
+            run = functools.partial(self._run, key, functools.partial(forward, module, *args, **kwargs))
             if instance is None or key in self._active or not can_record():
                 return run()
             self._active.add(key)
@@ -131,6 +139,11 @@ class Repeats:
                 self._active.discard(key)
 
         return call
+
+    def _run(self, key: int, forward: Callable[[], Any]) -> Any:
+        if key in self.hidden.inside:
+            raise UnrepeatableError(f"{self._instances[key].path} does not repeat another module")
+        return forward()
 
     def _lead_or_repeat(self, instance: Instance, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
         try:
