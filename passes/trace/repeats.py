@@ -22,7 +22,7 @@ from torch import fx, nn
 
 from autopar.passes.trace.hidden import Hidden
 from autopar.passes.trace.instances import Instance, instances
-from autopar.passes.trace.reads import Reads, can_record, reads_again, recording
+from autopar.passes.trace.reads import Reads, can_record, reads_again, recording, unwatched
 from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.tokens import IncomparableError, Names, meta, state_of, token
 
@@ -147,36 +147,22 @@ class Repeats:
 
     def _lead_or_repeat(self, instance: Instance, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
         try:
-            call = _Call.of(instance, args, kwargs)
+            call = unwatched(lambda: _Call.of(instance, args, kwargs))
         except IncomparableError:
             return run()
         leaders = self._leaders.setdefault(instance.kind, [])
-        for leader in leaders:
-            if (
-                leader.call.given == call.given
-                and leader.call.instance.corresponds(instance)
-                and leader.reads.hold(instance.modules, call.names)
-            ):
-                return self._repeat(leader, call)
+        leader = unwatched(lambda: _alike(leaders, call))
+        if leader is not None:
+            return unwatched(lambda: self._repeat(leader, call))
         return run() if len(leaders) == _MOST_LEADERS else self._lead(call, run, leaders)
 
     def _lead(self, call: _Call, run: Callable[[], Any], leaders: list[_Leader]) -> Any:
         site = next(_sites)
-        MARK(site, False, call.tensors)
+        unwatched(lambda: MARK(site, False, call.tensors))
         reads = Reads(call.instance.modules, call.names)
         with recording(reads):
             out = run()
-        if reads.refused or _given(call.leaves, call.tensors, call.names) != call.given:
-            return out
-        tensors, returned = Structure.of(out)
-        results = list({id(tensor): tensor for tensor in tensors if id(tensor) not in call.names.arguments}.values())
-        if _is_new(results, call) and returned.is_plain():
-            at = {id(tensor): ("result", number) for number, tensor in enumerate(results)}
-            at |= {key: ("argument", number) for key, number in call.names.arguments.items()}
-            _results[site] = [meta(tensor) for tensor in results]
-            MARK(site, True, results)
-            places = tuple(at[id(tensor)] for tensor in tensors)
-            leaders.append(_Leader(site=site, call=call, reads=reads, returned=returned, places=places))
+        unwatched(lambda: leaders.extend(_led(site, call, reads, out)))
         return out
 
     def _repeat(self, leader: _Leader, call: _Call) -> Any:
@@ -188,6 +174,35 @@ class Repeats:
                 result.requires_grad_()
         taken = {"argument": call.tensors, "result": results}
         return leader.returned.unflatten(taken[kind][at] for kind, at in leader.places)
+
+
+def _alike(leaders: Sequence[_Leader], call: _Call) -> _Leader | None:
+    """The first leader that the call may repeat."""
+    return next(
+        (
+            leader
+            for leader in leaders
+            if leader.call.given == call.given
+            and leader.call.instance.corresponds(call.instance)
+            and leader.reads.hold(call.instance.modules, call.names)
+        ),
+        None,
+    )
+
+
+def _led(site: int, call: _Call, reads: Reads, out: Any) -> Iterator[_Leader]:
+    """The call that has run as a leader, unless it cannot be one."""
+    if reads.refused or _given(call.leaves, call.tensors, call.names) != call.given:
+        return
+    tensors, returned = Structure.of(out)
+    results = list({id(tensor): tensor for tensor in tensors if id(tensor) not in call.names.arguments}.values())
+    if _is_new(results, call) and returned.is_plain():
+        at = {id(tensor): ("result", number) for number, tensor in enumerate(results)}
+        at |= {key: ("argument", number) for key, number in call.names.arguments.items()}
+        _results[site] = [meta(tensor) for tensor in results]
+        MARK(site, True, results)
+        places = tuple(at[id(tensor)] for tensor in tensors)
+        yield _Leader(site=site, call=call, reads=reads, returned=returned, places=places)
 
 
 def _given(leaves: Structure, tensors: Sequence[torch.Tensor], names: Names) -> Any:
