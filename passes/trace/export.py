@@ -102,7 +102,7 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
             try:
                 with flat_model.repeats.hidden.away():
                     return torch.export.export(flat_model, tuple(tensors), strict=False)
-            except Exception as error:  # noqa: BLE001 - if it is the model's fault, that shows without repeats
+            except Exception as error:
                 raise UnrepeatableError from error
         try:
             return torch.export.export(flat_model, tuple(tensors), strict=False)

@@ -62,7 +62,7 @@ class Reads:
         at = self._names.modules.get(id(state))
         key = (Same(module) if at is None else at, name)
         if key not in self._attributes and not self.refused:
-            self._attributes[key] = unwatched(lambda: self._token(lookup(module, name)))
+            self._attributes[key] = aside(lambda: self._token(lookup(module, name)))
 
     def code(self, code: CodeType, globals_: dict[str, Any]) -> None:
         """``code`` is about to run for the first time."""
@@ -81,7 +81,7 @@ class Reads:
 
     def close(self) -> None:
         """The call is over: nothing that it read may have changed."""
-        if not self.refused and not unwatched(lambda: self.hold(self._modules, self._names)):
+        if not self.refused and not aside(lambda: self.hold(self._modules, self._names)):
             self.refused = "it changes what it reads"
 
     def hold(self, modules: Mapping[str, nn.Module], names: Names) -> bool:
@@ -152,6 +152,12 @@ def unwatched(run: Callable[[], _T]) -> _T:
         return run()
     finally:
         sys.setprofile(watching)
+
+
+def aside(run: Callable[[], _T]) -> _T:
+    """What ``run`` gives; neither is it seen nor do the modes of a trace see what it asks of tensors."""
+    with torch._C.DisableTorchFunction():
+        return unwatched(run)
 
 
 def _is_torchs(function: Any) -> bool:

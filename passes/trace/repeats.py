@@ -22,7 +22,7 @@ from torch import fx, nn
 
 from autopar.passes.trace.hidden import Hidden
 from autopar.passes.trace.instances import Instance, instances
-from autopar.passes.trace.reads import Reads, can_record, reads_again, recording, unwatched
+from autopar.passes.trace.reads import Reads, aside, can_record, reads_again, recording
 from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.tokens import IncomparableError, Names, meta, state_of, token
 
@@ -147,22 +147,22 @@ class Repeats:
 
     def _lead_or_repeat(self, instance: Instance, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
         try:
-            call = unwatched(lambda: _Call.of(instance, args, kwargs))
+            call = aside(lambda: _Call.of(instance, args, kwargs))
         except IncomparableError:
             return run()
         leaders = self._leaders.setdefault(instance.kind, [])
-        leader = unwatched(lambda: _alike(leaders, call))
+        leader = aside(lambda: _alike(leaders, call))
         if leader is not None:
-            return unwatched(lambda: self._repeat(leader, call))
+            return aside(lambda: self._repeat(leader, call))
         return run() if len(leaders) == _MOST_LEADERS else self._lead(call, run, leaders)
 
     def _lead(self, call: _Call, run: Callable[[], Any], leaders: list[_Leader]) -> Any:
         site = next(_sites)
-        unwatched(lambda: MARK(site, False, call.tensors))
+        aside(lambda: MARK(site, False, call.tensors))
         reads = Reads(call.instance.modules, call.names)
         with recording(reads):
             out = run()
-        unwatched(lambda: leaders.extend(_led(site, call, reads, out)))
+        aside(lambda: leaders.extend(_led(site, call, reads, out)))
         return out
 
     def _repeat(self, leader: _Leader, call: _Call) -> Any:

@@ -74,7 +74,7 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     made: list[Repeats] = []
 
     class Kept(Repeats):
-        def __init__(self, *args: Any, **how: bool) -> None:
+        def __init__(self, *args: Any, **how: Any) -> None:
             super().__init__(*args, **how)
             made.append(self)
 
