@@ -96,7 +96,7 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
     """
     with (
         torch.enable_grad(), _quiet(), _no_custom_functions(), no_collectives(), _masks_not_inspected(),
-        batch_norms_of_one_device(),
+        batch_norms_of_one_device(), _no_code_of_graphs(),
     ):  # fmt: skip
         if flat_model.repeats is not None:
             try:
@@ -162,6 +162,21 @@ def _masks_not_inspected() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = found
+
+
+@contextmanager
+def _no_code_of_graphs() -> Iterator[None]:
+    """Inside, torch writes the Python code of a graph when it is asked for, which is never, and not at each change.
+
+    The switch is private to torch; without it a trace takes longer.
+    """
+    try:
+        from torch.fx._lazy_graph_module import _use_lazy_graph_module
+    except ImportError:
+        yield
+        return
+    with _use_lazy_graph_module(True):
+        yield
 
 
 @contextmanager

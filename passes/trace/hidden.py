@@ -16,20 +16,20 @@ from autopar.passes.trace.instances import Instance
 from autopar.passes.trace.tokens import state_of
 
 FEWEST = 4
-"""Of fewer modules of a kind all are shown."""
+"""Of fewer modules that look alike all are shown."""
 
 
 class Hidden:
-    """Of many modules of one kind all but the first, unless they share tensors with others.
+    """Of many modules that look alike all but the first, unless they share tensors with others.
 
     ``inside``: identities of the states of all modules in them. None of them may run: their parameters are not part
     of the trace.
     """
 
     def __init__(self, model: nn.Module, instances: Mapping[int, Instance]) -> None:
-        found: dict[int, list[tuple[dict[str, Any], str, Instance]]] = {}
+        found: dict[Any, list[tuple[dict[str, Any], str, Instance]]] = {}
         for table, name, instance in _outermost(model, instances, set()):
-            found.setdefault(instance.kind, []).append((table, name, instance))
+            found.setdefault((instance.kind, _says(instance)), []).append((table, name, instance))
         self.inside: set[int] = set()
         self._tables: dict[int, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {}  # table, shown, all
         for places in found.values():
@@ -62,6 +62,16 @@ class Hidden:
         for entry in self._tables.values():
             entry[0].clear()
             entry[0].update(entry[which])
+
+
+def _says(instance: Instance) -> tuple[Any, ...]:
+    """What layers of one kind often differ in: whether they do this, or of which sort they are. A guess, no proof."""
+    return tuple(
+        (path, name, value)
+        for path, module in instance.modules.items()
+        for name, value in state_of(module).items()
+        if type(value) in (bool, str, float, type(None))
+    )
 
 
 def _outermost(

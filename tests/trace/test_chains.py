@@ -131,7 +131,13 @@ def test_the_modules_are_back_after_a_trace() -> None:
     assert [(name, id(part)) for name, part in made.named_parameters()] == weights
 
 
-def test_torch_export_sees_the_parameters_of_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("model", "inputs", "blocks"), [(Deep, VECTORS, 1), (lambda: gemma2(LAYERS), NAMED, 2)])
+def test_torch_export_is_shown_one_block_of_each_sort(
+    model: Callable[[], nn.Module], inputs: Any, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model()
+    inside = [name for name, _ in made.named_parameters() if ".0." in name]
+    outside = [name for name, _ in made.named_parameters() if not any(f".{n}." in name for n in range(LAYERS))]
     shown: list[int] = []
     export = torch.export.export
 
@@ -140,8 +146,8 @@ def test_torch_export_sees_the_parameters_of_one_block(monkeypatch: pytest.Monke
         return export(module, *args, **kwargs)
 
     monkeypatch.setattr(torch.export, "export", counting)
-    trace(Deep(), VECTORS)
-    assert shown == [len(list(Block(0).parameters())) + 1]
+    trace(made, inputs)
+    assert shown == [blocks * len(inside) + len(outside)]
 
 
 def test_the_plan_is_that_of_the_whole_graph() -> None:
