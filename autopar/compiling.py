@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from autopar.arguments import Arguments
 from autopar.finding import Prepared, find_plan, lower_plan
 from autopar.passes.candidate import StoredParameter
 from autopar.passes.extents import layers
-from autopar.passes.prepare import canonical_graph, input_dims, prepare
+from autopar.passes.fold import fold
+from autopar.passes.fold.gaps import UnfilledError, fill
+from autopar.passes.prepare import canonical_graph, input_dims, model_of, prepare
 from autopar.passes.trace import Traced, trace
 
 __all__ = ["Readied", "find_plan", "lower_plan", "ready", "stored_parameters"]
@@ -32,17 +35,36 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     Raises TraceError, UnsupportedError, UsageError.
     """
     start = time.perf_counter()
-    traced = trace(model, example_inputs, loss_fn=arguments.loss_fn, mixed_precision=arguments.mixed_precision)
+    if not how:
+        with contextlib.suppress(UnfilledError):
+            return _ready(model, example_inputs, arguments, start, gaps=True)
+    return _ready(model, example_inputs, arguments, start, gaps=False, **how)
+
+
+def _ready(
+    model: nn.Module, example_inputs: Any, arguments: Arguments, start: float, *, gaps: bool, **how: bool
+) -> Readied:
+    """``gaps``: long chains of equal layers are traced and folded in short, which may raise UnfilledError."""
+    traced = trace(
+        model, example_inputs, loss_fn=arguments.loss_fn, mixed_precision=arguments.mixed_precision, gaps=gaps
+    )
     after_trace = time.perf_counter()
     graph = canonical_graph(traced.graph, rng=arguments.rng)
     settings = arguments.settings(input_dims(graph))
-    made = prepare(graph, traced.loss_output, stored_parameters(traced), settings, **how)
+    stored, missing = stored_parameters(traced), 0
+    if how:
+        made = prepare(graph, traced.loss_output, stored, settings, **how)
+    else:
+        folded, missing = fill(fold(graph), traced.gaps)
+        made = model_of(folded, traced.loss_output, stored, settings)
     if layers(made) < arguments.stages and "folded" not in how:
         # fewer repeated layers than pipeline stages: these are cut between any two operations
-        made = prepare(graph, traced.loss_output, stored_parameters(traced), settings, folded=False)
-    seconds = {"trace_s": after_trace - start, "fold_s": time.perf_counter() - after_trace}
+        if traced.gaps:
+            raise UnfilledError
+        made = prepare(graph, traced.loss_output, stored, settings, folded=False)
     tied = tuple((info.fqn, *info.aliases) for info in traced.parameters if info.aliases)
-    return Readied(traced=traced, model=made, graph_nodes=len(graph.nodes), tied=tied, seconds=seconds)
+    seconds = {"trace_s": after_trace - start, "fold_s": time.perf_counter() - after_trace}
+    return Readied(traced=traced, model=made, graph_nodes=len(graph.nodes) + missing, tied=tied, seconds=seconds)
 
 
 def stored_parameters(traced: Traced) -> Mapping[str, StoredParameter]:

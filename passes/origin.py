@@ -9,13 +9,10 @@ from autopar.ir.graph import Graph
 from autopar.ir.plan_origin import Origin
 from autopar.ir.text import parse_graph, print_graph
 from autopar.ir.types import TensorType
-from autopar.ir.verify import verify
-from autopar.passes.build import Model, node_shapes
+from autopar.passes.build import Model
 from autopar.passes.candidate import Settings, StoredParameter
-from autopar.passes.constrain import settled, told_apart
-from autopar.passes.facts import facts
-from autopar.passes.positions import all_graphs, instantiate_rules
-from autopar.passes.prepare import needed_for
+from autopar.passes.positions import all_graphs
+from autopar.passes.prepare import settled_model
 
 
 def origin_of(model: Model) -> Origin:
@@ -39,16 +36,8 @@ def model_of(origin: Origin, types: Mapping[str, str], settings: Settings) -> Mo
     """
     graph = parse_graph(origin.graph)
     graph = _with_sources(replace(graph, blocks=tuple(_with_sources(b, origin) for b in graph.blocks)), origin)
-    settings = replace(settings, constraints=settled(graph, settings.constraints))
-    graph = told_apart(graph, settings.constraints)
-    verify(graph, after="the plan's file")
-    known = facts(graph)
-    loss = graph.outputs[origin.loss]
-    return Model(
-        graph=graph, rules=instantiate_rules(graph), facts=known, shapes=node_shapes(graph, known),
-        parameters={fqn: _read(text, TensorType.parse(types[fqn])) for fqn, text in origin.parameters.items()},
-        settings=settings, loss=loss, live=needed_for(graph, loss),
-    )  # fmt: skip
+    parameters = {fqn: _read(text, TensorType.parse(types[fqn])) for fqn, text in origin.parameters.items()}
+    return settled_model(graph, origin.loss, parameters, settings)
 
 
 def _written(stored: StoredParameter) -> str:

@@ -72,14 +72,30 @@ def prepare(
     whole model is one unit of overlap, ZeRO and recomputation). Raises UsageError for a model without a loss, and what
     ``settled`` raises of constraints.
     """
+    return model_of(fold(graph) if folded else graph, loss, parameters, settings, shared=shared)
+
+
+def model_of(
+    graph: Graph,
+    loss: int | None,
+    parameters: Mapping[str, StoredParameter],
+    settings: Settings,
+    *,
+    shared: bool = True,
+) -> Model:
+    """``prepare`` for a graph that is as it is to be searched."""
     if loss is None:
         raise UsageError(
             "the model returns no loss; pass labels among the example inputs, or loss_fn=(output, target) -> loss"
         )
-    found = number_draws(fold(graph) if folded else graph)
-    found = found if shared else apart(found)
-    settings = replace(settings, constraints=settled(found, settings.constraints))
-    found = told_apart(found, settings.constraints)
+    found = number_draws(graph)
+    return settled_model(apart(found) if not shared else found, loss, parameters, settings)
+
+
+def settled_model(graph: Graph, loss: int, parameters: Mapping[str, StoredParameter], settings: Settings) -> Model:
+    """The model of a graph whose draws are numbered. Raises what ``settled`` raises of constraints."""
+    settings = replace(settings, constraints=settled(graph, settings.constraints))
+    found = told_apart(graph, settings.constraints)
     verify(found, after="fold")
     known = facts(found)
     return Model(

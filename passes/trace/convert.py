@@ -19,12 +19,14 @@ from autopar.ir.types import Attr, TensorType
 from autopar.passes.trace.aliases import Aliases
 from autopar.passes.trace.arguments import bind
 from autopar.passes.trace.assigns import DETACH, Write, with_assigns
+from autopar.passes.trace.chains import middles
 from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
 from autopar.passes.trace.instances import Instance
-from autopar.passes.trace.repeats import MARK, REPEAT
-from autopar.passes.trace.replay import UnrepeatableError, regions, standing_for
+from autopar.passes.trace.repeats import MARK, REPEAT, UnrepeatableError
+from autopar.passes.trace.replay import regions, standing_for
 from autopar.passes.trace.source import source_of
+from autopar.passes.trace.traced import ParamInfo
 from autopar.passes.trace.writes import is_write, tracks_statistics, written_value
 
 # What an fx node stands for: a value, nothing, or several of them.
@@ -46,22 +48,25 @@ _TRANSPARENT = ("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten
 class Reader:
     """Reads one exported program; ``nodes`` grows in topological order.
 
-    ``names`` maps the names of parameters, buffers and constants in the program to those of the model.
+    ``names`` maps the names of parameters and buffers in the program to those of the model, which ``parameters``
+    describe. With ``gaps`` the middle of a long chain of repeated calls is not read, and ``gaps`` says what is missing.
     """
 
     def __init__(
         self,
         program: torch.export.ExportedProgram,
         names: Mapping[str, str],
-        frozen: frozenset[str],
+        parameters: Sequence[ParamInfo],
         prefix: str,
         repeated: Sequence[tuple[Instance, Instance]] = (),
+        *,
+        gaps: bool = False,
     ) -> None:
         self.nodes: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
         self._program = program
         self._names = names
-        self._frozen = frozen
+        self._parameters = parameters
         self._prefix = prefix
         self._types: dict[str, TensorType] = {}
         self._counts: Counter[str] = Counter()  # of values named after one operation
@@ -77,22 +82,29 @@ class Reader:
         every = (node for module in self._module.modules() for node in module.graph.nodes)
         if any(is_write(node) or tracks_statistics(node) for node in every):
             self._aliases = Aliases(self.emit)
+        buffers = {info.fqn for info in parameters if info.buffer and self._aliases is not None}
+        left_out = list(middles(self._module.graph, self._regions, repeated, buffers)) if gaps else []
+        self.gaps = tuple(middle.gap for middle in left_out)
+        self._instead = {node: middle.before for middle in left_out for node in middle.nodes}
 
     def read(self, input_names: tuple[str, ...], loss: int | None) -> tuple[Graph, tuple[str, ...]]:
         """The graph, and the names of the buffers that it changes. ``loss``: its index among the outputs."""
         specs = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
         inputs = iter(input_names)
+        for info in self._parameters:
+            attrs: dict[str, Attr] = {} if info.buffer or info.trainable else {"trainable": False}
+            type_ = TensorType(info.compute_dtype, info.type.shape)
+            self._slots[info.fqn] = self._leaf("buffer" if info.buffer else "param", info.fqn, type_, **attrs)
         placeholders = [node for node in self._program.graph.nodes if node.op == "placeholder"]
         for node in placeholders:
             spec = specs[node.name]
             if spec.kind is InputKind.USER_INPUT:
                 name = next(inputs)
-                self._env[node] = self._leaf("input", name, node, "name")
+                self._env[node] = self._leaf("input", name, tensor_type(node.meta["val"], name))
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-                target = "param" if spec.kind is InputKind.PARAMETER else "buffer"
                 fqn = self._names[str(spec.target)]
                 self._places.setdefault(fqn, []).append(node)
-                self._env[node] = self._slots.get(fqn) or self._leaf(target, fqn, node, "fqn")
+                self._env[node] = self._slots[fqn]
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 self._env[node] = self._constant(str(spec.target), node)
             else:
@@ -137,17 +149,12 @@ class Reader:
             self._learns.update(names)
         return tuple(names)
 
-    def _leaf(self, target: str, fqn: str, node: fx.Node, key: str) -> str:
-        type_ = tensor_type(node.meta["val"], fqn)
+    def _leaf(self, target: str, fqn: str, type_: TensorType, **attrs: Attr) -> str:
         base = "".join(c if c.isalnum() else "_" for c in fqn)
-        attrs: dict[str, Attr] = {key: fqn}
-        if target == "param" and fqn in self._frozen:
-            attrs["trainable"] = False  # layers that learn are not like those that do not
-        (name,) = self._emit(target, (), attrs, (type_,), "", base)
-        if target != "input":
-            self._slots[fqn] = name
-            if target == "param" and fqn not in self._frozen:
-                self._learns.add(name)
+        key = "name" if target == "input" else "fqn"
+        (name,) = self._emit(target, (), {key: fqn, **attrs}, (type_,), "", base)
+        if target == "param" and "trainable" not in attrs:
+            self._learns.add(name)
         if self._aliases is not None:
             self._aliases.root(name, type_)
         return name
@@ -169,7 +176,8 @@ class Reader:
                 self._aliases.root(name, type_)
             return name
         self.constants[fqn] = value
-        return self._leaf("constant", fqn, node, "fqn")
+        self._slots[fqn] = self._leaf("constant", fqn, type_)
+        return self._slots[fqn]
 
     def _body(self, module: fx.GraphModule) -> tuple[Bound, ...]:
         """Read all but the placeholders, and return what the graph returns."""
@@ -182,12 +190,15 @@ class Reader:
 
     def _again(self, node: fx.Node) -> Bound:
         """Read again, for the call that ``node`` stands for, what the call that it repeats left in the graph."""
+        if node in self._instead:
+            return self._env[self._instead[node]]
         site, number, tensors = node.args
         assert isinstance(site, int) and isinstance(number, int)
         region, pair = self._regions.get(site), self._repeated[number]
         if region is None:
             raise UnrepeatableError(f"no call of {pair[0].path} is marked")
-        with standing_for(self._env, region, tensors, pair, self._places), self._renaming(node):  # type: ignore[arg-type]
+        stored = self._places, self._slots
+        with standing_for(self._env, region, tensors, pair, *stored), self._renaming(node):  # type: ignore[arg-type]
             for inner in region.nodes:
                 if inner.op == "call_function":
                     self._env[inner] = self._call(region.module, inner)

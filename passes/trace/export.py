@@ -21,7 +21,7 @@ from autopar.ir.errors import UnsupportedError
 from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.communication import failed_call, no_collectives, refusal
 from autopar.passes.trace.failure import placed, trace_error
-from autopar.passes.trace.repeats import Repeats
+from autopar.passes.trace.repeats import Repeats, UnrepeatableError
 from autopar.passes.trace.structure import Structure
 
 with contextlib.suppress(ImportError):  # what torch.export would import in its first call, which is measured
@@ -90,21 +90,20 @@ def find_loss(output: Any, flat: Sequence[torch.Tensor]) -> int | None:
 def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
     """The exported program of ``flat_model``.
 
-    What cannot be traced with ``flat_model.repeats`` is traced without, which is None afterwards.
-
     Requires: the model's tensors and ``tensors`` are stand-ins. Raises: TraceError with the module and
     the source line; UnsupportedError for a ``torch.autograd.Function``, whose backward would be lost, and for
-    communication in forward.
+    communication in forward; UnrepeatableError for any failure of a trace with ``flat_model.repeats``.
     """
     with (
         torch.enable_grad(), _quiet(), _no_custom_functions(), no_collectives(), _masks_not_inspected(),
-        batch_norms_of_one_device(),
+        batch_norms_of_one_device(), _no_code_of_graphs(),
     ):  # fmt: skip
         if flat_model.repeats is not None:
             try:
-                return torch.export.export(flat_model, tuple(tensors), strict=False)
-            except Exception:  # noqa: BLE001 - if it is the model's fault, that shows without repeats
-                flat_model.repeats = None
+                with flat_model.repeats.hidden.away():
+                    return torch.export.export(flat_model, tuple(tensors), strict=False)
+            except Exception as error:
+                raise UnrepeatableError from error
         try:
             return torch.export.export(flat_model, tuple(tensors), strict=False)
         except UnsupportedError as error:
@@ -163,6 +162,21 @@ def _masks_not_inspected() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = found
+
+
+@contextmanager
+def _no_code_of_graphs() -> Iterator[None]:
+    """Inside, torch writes the Python code of a graph when it is asked for, which is never, and not at each change.
+
+    The switch is private to torch; without it a trace takes longer.
+    """
+    try:
+        from torch.fx._lazy_graph_module import _use_lazy_graph_module
+    except ImportError:
+        yield
+        return
+    with _use_lazy_graph_module(True):
+        yield
 
 
 @contextmanager

@@ -15,22 +15,33 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, FrameType, ModuleType
-from typing import Any
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from autopar.passes.trace.tokens import ABSENT, IncomparableError, Names, Same, state_of, token
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_T = TypeVar("_T")
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _OURS = os.path.dirname(__file__) + os.sep
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _TABLES = ("_parameters", "_buffers", "_modules")  # instances have the same names in them, else they are not compared
 OF_CLASS = "<a method or property of the class>"
+_OF_C = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
 _STORES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
 
 
@@ -51,7 +62,7 @@ class Reads:
         at = self._names.modules.get(id(state))
         key = (Same(module) if at is None else at, name)
         if key not in self._attributes and not self.refused:
-            self._attributes[key] = self._token(lookup(module, name))
+            self._attributes[key] = aside(lambda: self._token(lookup(module, name)))
 
     def code(self, code: CodeType, globals_: dict[str, Any]) -> None:
         """``code`` is about to run for the first time."""
@@ -70,7 +81,7 @@ class Reads:
 
     def close(self) -> None:
         """The call is over: nothing that it read may have changed."""
-        if not self.refused and not self.hold(self._modules, self._names):
+        if not self.refused and not aside(lambda: self.hold(self._modules, self._names)):
             self.refused = "it changes what it reads"
 
     def hold(self, modules: Mapping[str, nn.Module], names: Names) -> bool:
@@ -131,6 +142,29 @@ def _is_users_own(value: Any) -> bool:
     if isinstance(value, type):
         value = sys.modules.get(value.__module__)
     return isinstance(value, ModuleType) and _is_users(getattr(value, "__file__", None) or "<builtin>")
+
+
+def unwatched(run: Callable[[], _T]) -> _T:
+    """What ``run`` gives; no function that it calls is seen."""
+    watching = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        return run()
+    finally:
+        sys.setprofile(watching)
+
+
+def aside(run: Callable[[], _T]) -> _T:
+    """What ``run`` gives; neither is it seen nor do the modes of a trace see what it asks of tensors."""
+    with torch._C.DisableTorchFunction():
+        return unwatched(run)
+
+
+def _is_torchs(function: Any) -> bool:
+    """Whether ``function`` is torch's, with no code of the user's behind it."""
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(function).startswith("aten.")
+    return isinstance(function, _OF_C) or (getattr(function, "__module__", None) or "").startswith("torch.")
 
 
 @functools.cache
@@ -210,14 +244,24 @@ def _watching() -> Iterator[None]:
                 if frame.f_code not in reads.codes:
                     reads.code(frame.f_code, frame.f_globals)
 
+    class Unwatched(TorchFunctionMode):
+        """What torch's own operations do is not watched, which is most of what a trace does."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if not _is_torchs(func) or any(map(callable, (*args, *kwargs.values()))):
+                return func(*args, **kwargs)
+            return unwatched(lambda: func(*args, **kwargs))
+
     nn.Module.__getattribute__ = reading  # type: ignore[method-assign, assignment]
     nn.Module.__setattr__ = writing  # type: ignore[method-assign]
     nn.Module.__delattr__ = deleting  # type: ignore[method-assign]
     collects = gc.isenabled()
     gc.disable()  # what a collection runs is no part of the call
-    sys.setprofile(called)
     try:
-        yield
+        with Unwatched():
+            sys.setprofile(called)
+            yield
     finally:
         sys.setprofile(None)
         if collects:

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from autopar.passes.trace.hidden import Hidden
 from autopar.passes.trace.instances import Instance, instances
-from autopar.passes.trace.reads import Reads, can_record, reads_again, recording
+from autopar.passes.trace.reads import Reads, aside, can_record, reads_again, recording
 from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.tokens import IncomparableError, Names, meta, state_of, token
 
@@ -38,6 +39,10 @@ MARK = torch.ops.autopar_trace.mark.default
 REPEAT = torch.ops.autopar_trace.repeat.default
 fx.has_side_effect(MARK)  # else they are removed as unused
 fx.has_side_effect(REPEAT)
+
+
+class UnrepeatableError(Exception):
+    """The trace with repeated calls fails, or they cannot be read; without them the model may still be traced."""
 
 
 @torch.library.register_fake("autopar_trace::mark", lib=_library)  # type: ignore[untyped-decorator]
@@ -88,11 +93,13 @@ class Repeats:
     """The repeated modules of a model, for one trace.
 
     ``canonical`` maps each name of a tensor to its first name. ``calls``: for each repeated call the instance that
-    leads and the one that repeats it, by which the reader renames.
+    leads and the one that repeats it, by which the reader renames. ``hidden``: modules that are expected to repeat, and
+    with which the trace fails if they do not; with ``hide`` False there are none.
     """
 
-    def __init__(self, model: nn.Module, canonical: Mapping[str, str]) -> None:
+    def __init__(self, model: nn.Module, canonical: Mapping[str, str], *, hide: bool = True) -> None:
         self._instances = instances(model, canonical)
+        self.hidden = Hidden(model, self._instances if hide else {})
         self._leaders: dict[int, list[_Leader]] = {}
         self._active: set[int] = set()
         self.calls: list[tuple[Instance, Instance]] = []
@@ -109,7 +116,8 @@ class Repeats:
         try:
             for owner, forward in patched.items():
                 owner.forward = self._wrapped(forward)  # type: ignore[attr-defined]
-            yield
+            with self.hidden.back():
+                yield
         finally:
             for owner, forward in patched.items():
                 owner.forward = forward  # type: ignore[attr-defined]
@@ -121,7 +129,7 @@ class Repeats:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             key = id(state_of(module))
             instance = self._instances.get(key)
-            run = functools.partial(forward, module, *args, **kwargs)
+            run = functools.partial(self._run, key, functools.partial(forward, module, *args, **kwargs))
             if instance is None or key in self._active or not can_record():
                 return run()
             self._active.add(key)
@@ -132,38 +140,29 @@ class Repeats:
 
         return call
 
+    def _run(self, key: int, forward: Callable[[], Any]) -> Any:
+        if key in self.hidden.inside:
+            raise UnrepeatableError(f"{self._instances[key].path} does not repeat another module")
+        return forward()
+
     def _lead_or_repeat(self, instance: Instance, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
         try:
-            call = _Call.of(instance, args, kwargs)
+            call = aside(lambda: _Call.of(instance, args, kwargs))
         except IncomparableError:
             return run()
         leaders = self._leaders.setdefault(instance.kind, [])
-        for leader in leaders:
-            if (
-                leader.call.given == call.given
-                and leader.call.instance.corresponds(instance)
-                and leader.reads.hold(instance.modules, call.names)
-            ):
-                return self._repeat(leader, call)
+        leader = aside(lambda: _alike(leaders, call))
+        if leader is not None:
+            return aside(lambda: self._repeat(leader, call))
         return run() if len(leaders) == _MOST_LEADERS else self._lead(call, run, leaders)
 
     def _lead(self, call: _Call, run: Callable[[], Any], leaders: list[_Leader]) -> Any:
         site = next(_sites)
-        MARK(site, False, call.tensors)
+        aside(lambda: MARK(site, False, call.tensors))
         reads = Reads(call.instance.modules, call.names)
         with recording(reads):
             out = run()
-        if reads.refused or _given(call.leaves, call.tensors, call.names) != call.given:
-            return out
-        tensors, returned = Structure.of(out)
-        results = list({id(tensor): tensor for tensor in tensors if id(tensor) not in call.names.arguments}.values())
-        if _is_new(results, call) and returned.is_plain():
-            at = {id(tensor): ("result", number) for number, tensor in enumerate(results)}
-            at |= {key: ("argument", number) for key, number in call.names.arguments.items()}
-            _results[site] = [meta(tensor) for tensor in results]
-            MARK(site, True, results)
-            places = tuple(at[id(tensor)] for tensor in tensors)
-            leaders.append(_Leader(site=site, call=call, reads=reads, returned=returned, places=places))
+        aside(lambda: leaders.extend(_led(site, call, reads, out)))
         return out
 
     def _repeat(self, leader: _Leader, call: _Call) -> Any:
@@ -175,6 +174,35 @@ class Repeats:
                 result.requires_grad_()
         taken = {"argument": call.tensors, "result": results}
         return leader.returned.unflatten(taken[kind][at] for kind, at in leader.places)
+
+
+def _alike(leaders: Sequence[_Leader], call: _Call) -> _Leader | None:
+    """The first leader that the call may repeat."""
+    return next(
+        (
+            leader
+            for leader in leaders
+            if leader.call.given == call.given
+            and leader.call.instance.corresponds(call.instance)
+            and leader.reads.hold(call.instance.modules, call.names)
+        ),
+        None,
+    )
+
+
+def _led(site: int, call: _Call, reads: Reads, out: Any) -> Iterator[_Leader]:
+    """The call that has run as a leader, unless it cannot be one."""
+    if reads.refused or _given(call.leaves, call.tensors, call.names) != call.given:
+        return
+    tensors, returned = Structure.of(out)
+    results = list({id(tensor): tensor for tensor in tensors if id(tensor) not in call.names.arguments}.values())
+    if _is_new(results, call) and returned.is_plain():
+        at = {id(tensor): ("result", number) for number, tensor in enumerate(results)}
+        at |= {key: ("argument", number) for key, number in call.names.arguments.items()}
+        _results[site] = [meta(tensor) for tensor in results]
+        MARK(site, True, results)
+        places = tuple(at[id(tensor)] for tensor in tensors)
+        yield _Leader(site=site, call=call, reads=reads, returned=returned, places=places)
 
 
 def _given(leaves: Structure, tensors: Sequence[torch.Tensor], names: Names) -> Any:

@@ -10,11 +10,7 @@ from typing import Any
 from torch import fx
 
 from autopar.passes.trace.instances import Instance
-from autopar.passes.trace.repeats import MARK
-
-
-class UnrepeatableError(Exception):
-    """What a repeated call stands for is not found in the graph; without repeats the model can still be traced."""
+from autopar.passes.trace.repeats import MARK, UnrepeatableError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +61,12 @@ def standing_for(
     tensors: Sequence[fx.Node],
     pair: tuple[Instance, Instance],
     places: Mapping[str, Sequence[fx.Node]],
+    slots: Mapping[str, str],
 ) -> Iterator[None]:
     """Inside, what ``region`` uses has in ``env`` the values of the call with ``tensors``; afterwards its own again.
 
-    ``pair``: the instance that leads and the one that repeats; ``places``: by canonical name the placeholders of a
-    tensor. Raises UnrepeatableError if one value would have to be two.
+    ``pair``: the instance that leads and the one that repeats; ``places`` and ``slots``: by canonical name the
+    placeholders of a tensor, if it has any, and its value. Raises UnrepeatableError if one value would have to be two.
     """
     values: dict[Any, Any] = {}
     given: dict[fx.Node, Any] = {}
@@ -82,7 +79,7 @@ def standing_for(
         put(env[old], env[new])
     for mine, theirs in zip(pair[0].tensors, pair[1].tensors, strict=True):
         for place in places.get(mine, ()):
-            given[place] = env[places[theirs][0]]
+            given[place] = env[places[theirs][0]] if theirs in places else slots[theirs]
             put(env[place], given[place])
     for node in region.outside:
         if node in env:

@@ -7,7 +7,7 @@ import os
 import torch
 from torch import fx
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+_NOT_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 
 
 def source_of(node: fx.Node, prefix: str) -> str:
@@ -21,11 +21,11 @@ def source_of(node: fx.Node, prefix: str) -> str:
 
 
 def line_of(node: fx.Node) -> str:
-    """``file.py:line`` of the innermost frame that is not torch's."""
+    """``file.py:line`` of the innermost frame that is neither torch's nor the trace's."""
     trace = node.meta.get("stack_trace") or ""
     at = len(trace)
     while (at := trace.rfind('File "', 0, at)) >= 0:
         name, _, rest = trace[at + 6 :].partition('", line ')
-        if not name.startswith(_TORCH):
+        if not name.startswith(_NOT_USERS):
             return f"{os.path.basename(name)}:{rest.split(',', 1)[0]}"
     return ""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from autopar.ir.types import TensorType
@@ -30,11 +30,11 @@ class StandIns:
     def of(self, tensor: torch.Tensor, *, lower: bool) -> torch.Tensor:
         """A fake of the same shape; ``lower``: float32 is presented in the type of mixed precision."""
         dtype = self.compute_dtype(tensor) if lower else tensor.dtype
-        with self.mode:
-            fake = torch.empty(tuple(tensor.shape), dtype=dtype, device="cpu")
+        shape = torch.empty(tuple(tensor.shape), dtype=dtype, device="meta")
+        fake = FakeTensor(self.mode, shape, torch.device("cpu"))
         if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(fake, tensor.requires_grad)
-        return fake.requires_grad_(tensor.requires_grad) if tensor.requires_grad else fake
+            fake._is_param = True  # what nn.Parameter(fake) would do by an operation of its own
+        return fake.requires_grad_() if tensor.requires_grad else fake
 
     def compute_dtype(self, tensor: torch.Tensor) -> torch.dtype:
         lowered = self.half is not None and tensor.dtype == torch.float32

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from autopar.ir.errors import UsageError
+from autopar.ir.errors import UnsupportedError, UsageError
 from autopar.ir.graph import Graph
 from autopar.ir.optable import TABLE
 from autopar.passes.canonicalize import RULES
@@ -18,8 +18,7 @@ from autopar.passes.trace.communication import refuse_distributed
 from autopar.passes.trace.composite import write_out
 from autopar.passes.trace.convert import Reader, is_read
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
-from autopar.passes.trace.repeats import Repeats
-from autopar.passes.trace.replay import UnrepeatableError
+from autopar.passes.trace.repeats import Repeats, UnrepeatableError
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
 from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.traced import Traced
@@ -34,6 +33,7 @@ def trace(
     loss_fn: Loss | None = None,
     mixed_precision: str | None = None,
     repeated_once: bool = True,
+    gaps: bool = False,
 ) -> Traced:
     """Read the forward of ``model`` into a Graph, in the training mode that it is in.
 
@@ -42,6 +42,7 @@ def trace(
     of the tuple or the entry ``target`` of the dict is the target, and the model's output becomes
     ``(loss, output)``. Under ``mixed_precision`` float32 parameters and inputs are presented in
     that type; buffers keep theirs. ``repeated_once``: modules that are alike are traced once; the graph is the same.
+    With ``gaps`` it may lack the middle of long chains of such modules, which ``Traced.gaps`` then tells.
 
     Ensures: the model is unchanged, no tensor of it is copied. Raises: TraceError with the module and
     the source line, UnsupportedError, UsageError.
@@ -59,7 +60,6 @@ def trace(
     fakes = [stand_ins.of(tensor.detach(), lower=True) for tensor in tensors]
     flat_model = FlatModel(model, in_spec, loss_fn)
     canonical = {fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
-    frozen = frozenset(info.fqn for info in parameters if not info.trainable)
 
     def read(repeats: Repeats | None) -> tuple[Reader, Graph, tuple[str, ...]]:
         flat_model.repeats = repeats
@@ -67,12 +67,21 @@ def trace(
             program = export(flat_model, fakes)
         write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
         names = {PREFIX + name: fqn for name, fqn in canonical.items()}
-        reader = Reader(program, names, frozen, PREFIX, () if repeats is None else repeats.calls)
+        calls = () if repeats is None else repeats.calls
+        reader = Reader(program, names, parameters, PREFIX, calls, gaps=gaps)
         return reader, *reader.read(input_names, flat_model.returned.loss)
 
-    try:
-        reader, graph, updates = read(Repeats(model, canonical) if repeated_once else None)
-    except UnrepeatableError:
+    for hide in (True, False) if repeated_once else ():
+        repeats = Repeats(model, canonical, hide=hide)
+        try:
+            reader, graph, updates = read(repeats)
+            break
+        except UnrepeatableError:
+            continue
+        except UnsupportedError:
+            if not repeats.hidden.inside:  # else a parameter that was hidden may have been used
+                raise
+    else:
         reader, graph, updates = read(None)
     returned = flat_model.returned
     assert returned.spec is not None
@@ -85,6 +94,7 @@ def trace(
         out_spec=returned.spec,
         loss_output=returned.loss,
         updates=updates,
+        gaps=reader.gaps,
         constants=reader.constants,
     )
 

@@ -8,6 +8,7 @@ import torch
 
 from autopar.ir.graph import Graph
 from autopar.ir.types import TensorType
+from autopar.passes.fold.gaps import Gap
 from autopar.passes.trace.calling import Calling
 from autopar.passes.trace.structure import Structure
 
@@ -38,6 +39,7 @@ class Traced:
     ``input`` nodes, in the order of ``in_spec``; ``calling`` finds them in a call. ``constants`` holds the
     tensors of the ``constant`` nodes.
     ``loss_output`` is the index of the loss in ``graph.outputs``; None if the model returns none.
+    ``gaps``: what the graph leaves out of long chains, if that was asked for.
     """
 
     graph: Graph
@@ -48,4 +50,5 @@ class Traced:
     out_spec: Structure
     loss_output: int | None
     updates: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     constants: dict[str, torch.Tensor] = field(default_factory=dict)

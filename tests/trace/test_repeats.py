@@ -74,8 +74,8 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     made: list[Repeats] = []
 
     class Kept(Repeats):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **how: Any) -> None:
+            super().__init__(*args, **how)
             made.append(self)
 
     monkeypatch.setattr(sys.modules["autopar.passes.trace.trace"], "Repeats", Kept)
