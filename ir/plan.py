@@ -27,6 +27,7 @@ from autopar.ir.errors import FileFormatError, MismatchError
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 16
+RECIPE_NAMES = ("data_parallel", "zero3", "megatron", "gpipe", "hybrid_3d")
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -117,6 +118,24 @@ class Fingerprint(Record):
     rules: dict[str, str] = Field(default_factory=dict)
 
 
+class RecipeInfo(Record):
+    """What a standard recipe takes on this model and cluster, by the same prices.
+
+    ``objective_s``: with memory ignored where it does not fit, None where it cannot be placed at all; ``why`` says
+    what is missing. ``mesh``, ``num_microbatches``: the best that it leaves open; not written where there is none.
+    """
+
+    objective_s: Seconds | None
+    fits: bool
+    why: str = ""
+    mesh: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(default_factory=dict)]
+    num_microbatches: Annotated[int, Field(ge=1)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_empty(plainly(self), "why", "mesh", "num_microbatches")
+
+
 class Variant(Record):
     """One way to place a graph: a choice per node and axis, a storage per parameter, a mode.
 
@@ -183,6 +202,7 @@ class Plan(Record):
     profile: ProfileInfo
     fingerprint: Fingerprint
     assignment: Assignment
+    recipes: dict[str, RecipeInfo] = Field(default_factory=dict)
     plan_sha256: str = ""
     # how the search went; never saved
     search: dict[str, float] | None = Field(default=None, exclude=True)
@@ -204,9 +224,16 @@ class Plan(Record):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _recipes_known(self) -> Self:
+        unknown = [name for name in self.recipes if name not in RECIPE_NAMES]
+        if unknown:
+            raise ValueError(f"recipe {unknown[0]}: the standard recipes are {', '.join(RECIPE_NAMES)}")
+        return self
+
     @model_serializer(mode="wrap")
     def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_empty(plainly(self), "hsdp")
+        return _without_empty(plainly(self), "hsdp", "recipes")
 
     def document(self) -> dict[str, Any]:
         """Plain data as saved, hash included."""
@@ -259,8 +286,23 @@ class Plan(Record):
             )
         return plan
 
+    def compared(self) -> str:
+        """How the plan stands to the standard recipes, in words; empty where they were not priced."""
+        if not self.recipes:
+            return ""
+        times = {
+            name: found.objective_s for name in RECIPE_NAMES
+            if (found := self.recipes.get(name)) is not None and found.fits and found.objective_s is not None
+        }  # fmt: skip
+        if not times:
+            return "none of the five standard recipes fits"
+        best = min(times, key=lambda name: times[name])
+        ratio = times[best] / self.objective_s if self.objective_s else 1.0
+        stands = f"{ratio:.2f}× faster than" if ratio > 1 else f"{1 / ratio:.2f}× slower than"
+        return f"{'as fast as' if '1.00×' in stands else stands} the best of five standard recipes ({best})"
+
     def explain(self) -> str:
-        """A summary in words: mesh, time, memory, what bounds it."""
+        """A summary in words: mesh, time, memory, what bounds it, and how it stands to the standard recipes."""
         mesh = " × ".join(f"{axis} {size}" for axis, size in self.mesh.items()) or "one device"
         peak = max(self.memory.peak_bytes)
         part = self.step_time_s
@@ -269,12 +311,13 @@ class Plan(Record):
             f"step {self.objective_s:.4g} s = compute {part.compute:.4g} + communication {part.exposed_comm:.4g}"
             f" + bubble {part.bubble:.4g}; no plan is faster than {self.lower_bound_s:.4g} s (gap {self.gap:.2%})",
             f"memory {peak / 1e9:.3g} GB of {self.memory.budget_bytes / 1e9:.3g} GB per device",
+            *([self.compared()] if self.recipes else []),
         ])  # fmt: skip
 
 
-def _without_empty(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """Plain data without a field that came later, where it says nothing: older documents keep their bytes and hash."""
-    return data if data.get(key) else {name: value for name, value in data.items() if name != key}
+def _without_empty(data: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """Plain data without fields that came later, where they say nothing: older documents keep their bytes and hash."""
+    return {name: value for name, value in data.items() if value or name not in keys}
 
 
 def content_sha256(data: dict[str, Any]) -> str:

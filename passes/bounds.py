@@ -33,6 +33,17 @@ NEAR = 1.001
 PRIME_AXES = ("cp", "tp")
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What searches of one model on one cluster may share, whatever they leave free but constraints.
+
+    ``grounds``: of meshes, the latest few.
+    """
+
+    positions: Positions
+    grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
+
+
 @dataclass(eq=False)
 class Bounds:
     """Problems of outer choices and what bounds them; each bound is worked out once.

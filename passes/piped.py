@@ -120,7 +120,7 @@ class Pipelines:
         none, encoded = holding(one, 0), holding(one, shape.most_live)
         model, budget = standing.bounds.model_for(shape.schedule), standing.limits.memory_bytes * shape.places
         for _ in range(LEANER):
-            solution = standing.solved(standing.solver(encoded, budget), 1)
+            solution = standing.solved(standing.solver(encoded, budget), int(not standing.limits.quick))
             if not solution.found or solution.bytes > budget:
                 self._near(candidate, shape, solution, (encoded, pricing))
                 return

@@ -24,19 +24,21 @@ class Plain:
     begun: dict[Candidate, Begun] = field(default_factory=dict)
 
     def settle(self, candidate: Candidate) -> tuple[Candidate | None, int | None]:
-        """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means.
+        """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means, unless
+        the search is a quick one.
 
         Returns it with its new bound if it may still become better, and what bounds more microbatches, None if these
         do no better.
         """
         thorough = candidate.rung == Rung.LIMITED
+        last_try = thorough or self.standing.limits.quick
         begun = self.begun.pop(candidate, None) or self._begin(candidate)
         if begun is None:
             return None, None
         encoded, solver = begun
         standing = self.standing
         budget, above = standing.limits.memory_bytes, standing.above(candidate)
-        bound, done, ruled_out = 0, thorough, False
+        bound, done, ruled_out = 0, last_try, False
         for attempt in range(LEANER):
             if attempt:
                 solver = standing.solver(encoded[0], budget)
@@ -57,7 +59,7 @@ class Plain:
             if not fits or over <= 0:
                 break
             budget, fits = solution.bytes - over, False  # the sum is too small by what the walk finds
-            if not thorough:
+            if not last_try:
                 done = False
                 break
         if over > 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,15 +18,16 @@ from dataclasses import dataclass, field, replace
 from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import LimitReachedError
 from autopar.passes.assignment import decode
-from autopar.passes.bounds import Bounds
+from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
+from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
-from autopar.passes.extents import extents, layers
 from autopar.passes.found import Found, Limits
-from autopar.passes.outer import Candidate, Rung, outer_candidates
+from autopar.passes.outer import Candidate, Rung
 from autopar.passes.piped import Pipelines
 from autopar.passes.plain import Plain, with_more
 from autopar.passes.positions import positions
+from autopar.passes.recipes import asked
 from autopar.passes.settled import settled
 from autopar.passes.shortfall import floor_bytes, shortfall
 from autopar.passes.standing import Standing
@@ -147,24 +149,24 @@ class _Search:
 
 def search(
     model: Model, cluster: Cluster, profile: CostProfile, limits: Limits, *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None, known: Known | None = None,
 ) -> Found:  # fmt: skip
-    """The fastest plan within the limits.
+    """The fastest plan within the limits. ``known``: by other searches of the same model, with the same constraints.
 
     Raises InfeasibleError with what is needed against what there is, LimitReachedError if the time ran out
     before any plan was found, UnsupportedError naming the node where the arguments leave no legal placement.
     """
-    marks = positions(model.graph, model.rules, model.settings.inputs)
+    known = known or Known(positions(model.graph, model.rules, model.settings.inputs))
+    model, candidates = asked(model, cluster, limits, known.positions)
     bounds = Bounds(
-        model=model, cluster=cluster, profile=profile, positions=marks, memory_bytes=limits.memory_bytes,
-        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES,
+        model=model, cluster=cluster, profile=profile, positions=known.positions, memory_bytes=limits.memory_bytes,
+        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES, grounds=known.grounds,
     )  # fmt: skip
     hooked = profile.has_compute_hook or profile.has_collective_hook
     state = _Search(Standing(bounds, limits), progress, hooked)
-    floor = floor_bytes(model, cluster.world_size, profile)
+    floor = floor_bytes(model, max(map(_shares(model), candidates)), profile)
     if floor > limits.memory_bytes:
         state.hopeless, state.standing.least_bytes = True, floor
-    candidates = outer_candidates(limits, cluster.world_size, *extents(model), layers(model))
     state.run(candidates)
     if state.standing.best is None:
         raise state.failure()
@@ -184,3 +186,9 @@ def search(
         bound_ns=min(*state.standing.proven, objective_ns), complete=state.complete, evaluations=bounds.evaluations,
         candidates=bounds.problems, variables=solution.variables,
     )  # fmt: skip
+
+
+def _shares(model: Model) -> Callable[[Candidate], int]:
+    """Over how many devices a candidate may cut a parameter: at ZeRO 0 not over those that split the data alone."""
+    data = DATA_AXES if model.settings.zero == 0 else ()
+    return lambda candidate: candidate.full.world_size // math.prod(map(candidate.full.size, data))
