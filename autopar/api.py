@@ -42,7 +42,7 @@ def plan(model: nn.Module, example_inputs: Any, *, cluster: str | Path | Cluster
     process group, or this device alone. Raises the errors of ``autopar.errors``.
     """
     arguments = check(cluster=_default_cluster() if cluster is None else cluster, **options)
-    found, _ = find_plan(ready(model, example_inputs, arguments), arguments)
+    found, _ = find_plan(ready(model, example_inputs, arguments), arguments, compare=True)
     return found
 
 
@@ -90,7 +90,7 @@ def parallelize(
         if dist.get_world_size() > 1:
             refuse_random(readied.model.graph)
         if dist.get_rank() == 0:
-            outcome = (loaded or find_plan(readied, arguments)[0]).to_bytes()
+            outcome = (loaded or find_plan(readied, arguments, compare=arguments.free)[0]).to_bytes()
     except Exception as error:  # noqa: BLE001 — whatever it is, no other rank may be left waiting
         outcome = error
     data = share(_told(outcome) if isinstance(outcome, Exception) else outcome, device)

@@ -89,8 +89,11 @@ def stored_parameters(traced: Traced) -> Mapping[str, StoredParameter]:
     return found
 
 
-def find_plan(readied: Readied, arguments: Arguments) -> tuple[Plan, Program]:
-    """Search and lower. Raises InfeasibleError, LimitReachedError, UsageError."""
+def find_plan(readied: Readied, arguments: Arguments, *, compare: bool = False) -> tuple[Plan, Program]:
+    """Search and lower. ``compare``: with the standard recipes; one that is faster is taken if nothing is pinned.
+
+    Raises InfeasibleError, LimitReachedError, UsageError.
+    """
     start, deadline_s = time.perf_counter(), time.monotonic() + arguments.time_limit
     given, where = readied.model, (arguments.cluster, arguments.profile)
     marks = positions(given.graph, given.rules, given.settings.inputs)
@@ -100,7 +103,7 @@ def find_plan(readied: Readied, arguments: Arguments) -> tuple[Plan, Program]:
     except InfeasibleError as error:
         raise advised(error, given, arguments, deadline_s) from None
     after_solve = time.perf_counter()
-    beside = {} if arguments.like else standards(given, *where, arguments.memory_bytes, known)
+    beside = standards(given, *where, arguments.memory_bytes, known) if compare and not arguments.like else {}
     found = not_slower(found, beside) if arguments.free else found
     after_recipes = time.perf_counter()
     model, conversions = found.model, Conversions(found.pricing)

@@ -1,7 +1,7 @@
 """The standard recipes beside a plan: what each of them takes, by the same prices and within the same memory.
 
-They are those of the model on its cluster, whatever the user pinned. Each is a search of its own that starts from nothing but
-what no order of searches changes, so that a recipe takes the same time here and where it is asked for.
+They are those of the model on its cluster, whatever the user pinned. Each is a search of its own that starts from
+nothing but what no order of searches changes, so that a recipe takes the same time here and where it is asked for.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ def _ample(found: Callable[[str, int], Found], name: str, error: AutoparError) -
 def _why(error: AutoparError) -> str:
     needed, budget = error.details.get("fits_bytes"), error.details.get("budget_bytes")
     if isinstance(needed, int) and isinstance(budget, int):
+        if needed <= budget:  # of a pipeline it is the mean of its places
+            return f"no cut into stages that was tried leaves each within {budget / 1e9:.4g} GB"
         return f"needs {needed / 1e9:.4g} GB on each device, {budget / 1e9:.4g} GB may be used"
     return str(error.details.get("why", str(error).splitlines()[0]))
 

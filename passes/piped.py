@@ -96,26 +96,27 @@ class Pipelines:
         ]  # fmt: skip
         return min([*entering, *(sum(least[value.name] for value in call.results) for call in encoded.calls)])
 
-    def settle(self, candidate: Candidate, shape: Shape) -> None:
+    def settle(self, candidate: Candidate, shape: Shape) -> bool:
         """As ``_settle``. What nobody asked for and cannot be cut is left out. Raises UnsupportedError otherwise."""
         try:
-            self._settle(candidate, shape)
+            return self._settle(candidate, shape)
         except UnsupportedError as error:
             if not self.standing.bounds.searched:
                 raise
             self.standing.bounds.refused = self.standing.bounds.refused or error
+            return False
 
-    def _settle(self, candidate: Candidate, shape: Shape) -> None:
+    def _settle(self, candidate: Candidate, shape: Shape) -> bool:
         """Place the model for one stage's devices within the memory of all stages, then cut it.
 
         Every call is taken to hold as many microbatches as the first stage does. A cut that does not fit asks for a
-        leaner placement. What is proven is the candidate's bound.
+        leaner placement. What is proven is the candidate's bound. Returns whether there is a cut that fits.
         """
         standing = self.standing
         standing.proven.append(int(candidate.step_bound_ns))
         made = self.begun.pop(candidate, None) or standing.bounds.encode(candidate, shape.schedule)
         if made is None:
-            return
+            return False
         one, pricing = made
         none, encoded = holding(one, 0), holding(one, shape.most_live)
         model, budget = standing.bounds.model_for(shape.schedule), standing.limits.memory_bytes * shape.places
@@ -123,7 +124,7 @@ class Pipelines:
             solution = standing.solved(standing.solver(encoded, budget), int(not standing.limits.quick))
             if not solution.found or solution.bytes > budget:
                 self._near(candidate, shape, solution, (encoded, pricing))
-                return
+                return False
             solution = uniform(encoded.problem, solution, budget)
             _, program = settled(standing.bounds, (encoded, pricing), candidate, solution)
             units = units_of(model, program, solution, none, one, anywhere=layers(model) < shape.stages)
@@ -134,14 +135,15 @@ class Pipelines:
             if cut is not None and max(cut.bytes) <= standing.limits.memory_bytes:
                 if standing.best is None or cut.objective_ns * candidate.handicap < standing.best_ns:
                     standing.take(Best(candidate, solution, encoded, pricing, cut.objective_ns, cut))
-                return
+                return True
             if len(units) < shape.stages:
                 standing.bounds.refused = UnsupportedError(
                     f"{shape.stages} pipeline stages, but the model has only {len(units)} parts to cut it into"
                 )
-                return
+                return False
             self._near(candidate, shape, solution, (encoded, pricing))
             budget = int(min(budget, solution.bytes) * 0.93)
+        return False
 
     def _near(
         self, candidate: Candidate, shape: Shape, solution: Solution, encoded: tuple[Encoded, Pricing]

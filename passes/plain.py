@@ -16,6 +16,10 @@ from autopar.passes.standing import LEANER, Best, Standing
 Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], AnySolver]"
 
 
+# What is not cut over all devices takes so many times as much of their memory as one device alone would hold.
+UNEVEN = 2
+
+
 @dataclass(eq=False)
 class Plain:
     """Bounds and settles meshes of one stage; ``begun``: their solvers, to go on with."""
@@ -91,6 +95,25 @@ class Plain:
         self.begun[alone] = begun
         larger = with_more(candidate, solver.free_bound_ns, hooked=False) if solver.binds else None
         return [alone, *([] if larger is None else [larger])]
+
+    def counted(self, candidate: Candidate, *, hooked: bool) -> None:
+        """Settle a mesh for a quick search: with as many microbatches as its memory seems to ask for, with more while
+        memory costs time, else with fewer while that is faster. With every number where prices are the user's own.
+        """
+        standing, counts = self.standing, (candidate.count, *candidate.more)
+        enough = standing.limits.memory_bytes * standing.bounds.cluster.world_size // UNEVEN
+        guess = next((at for at, n in enumerate(counts) if n * enough >= standing.bounds.ample_bytes), len(counts) - 1)
+        start = 0 if hooked else guess
+        for at in range(start, len(counts)):
+            _, more = self.settle(replace(candidate, count=counts[at], more=()))
+            above = standing.above(candidate)
+            if not hooked and (more is None or (above is not None and more >= above)):
+                break
+        for count in reversed(counts[:start] if at == start else ()):
+            best = standing.best
+            self.settle(replace(candidate, count=count, more=()))
+            if standing.best is best:
+                break
 
     def peak(self, candidate: Candidate, solution: Solution, encoded: tuple[Encoded, Pricing]) -> int:
         """Most bytes that are held at once."""

@@ -12,11 +12,13 @@ import heapq
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import LimitReachedError
+from autopar.ir.mesh import Mesh
 from autopar.passes.assignment import decode
 from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
@@ -36,6 +38,8 @@ from autopar.passes.uniform import uniform
 # A candidate that may be faster than the best by this factor is worked out at once.
 DIVE = 1.01
 
+PATIENCE = 8  # so many tries of a quick search in a row that find nothing better are the last
+
 MANY_AXES = 3  # problems of so many axes are so large that it pays to bound one even where its mesh is pinned
 
 
@@ -47,10 +51,15 @@ class _Search:
     started: float = field(default_factory=time.monotonic)
     hopeless: bool = False  # parameters alone are too many
     complete: bool = True
+    # of a quick search: how often each pipeline was tried, those done with, and tries since the best plan was found
+    tries: Counter[Mesh] = field(default_factory=Counter)
+    done: set[Mesh] = field(default_factory=set)
+    idle: int = 0
 
     def __post_init__(self) -> None:
         self.bounds = self.standing.bounds
         self.plain, self.pipelines = Plain(self.standing), Pipelines(self.standing)
+        self.quick = self.standing.limits.quick
 
     def _promising(self, candidate: Candidate) -> bool:
         """Whether a candidate may be better by so much that finding out now saves work on others."""
@@ -84,6 +93,10 @@ class _Search:
 
     def step(self, candidate: Candidate) -> list[Candidate]:
         """Bound or settle a candidate; what is left of it, the most promising first."""
+        if self.quick and candidate.rung == Rung.DEVICE:
+            candidate = replace(candidate, rung=Rung.POOLED)  # of many problems, and none may need so much
+        elif self.quick and candidate.rung >= Rung.AXIS:
+            return self.quickly(candidate)
         if candidate.rung < Rung.OWN:
             return self.raised(candidate)
         if candidate.shape is not None:
@@ -100,6 +113,24 @@ class _Search:
             again, _ = self.plain.settle(again)
         larger = with_more(candidate, more or 0, hooked=self.hooked) if more is not None or self.hooked else None
         return [left for left in (again, larger) if left is not None]
+
+    def quickly(self, candidate: Candidate) -> list[Candidate]:
+        """Settle it by elimination alone. Fewer microbatches of a pipeline hold no less, and seldom take less time."""
+        if candidate.shape is None and candidate.rung < Rung.OWN:
+            return [] if (higher := self.bounds.raised(candidate)) is None else [higher]
+        if candidate.full in self.done:
+            return []
+        best, fits = self.standing.best, True
+        if candidate.shape is None:
+            self.plain.counted(candidate, hooked=self.hooked)
+        else:
+            fits = self.pipelines.settle(candidate, candidate.shape)
+        better = self.standing.best is not best
+        self.tries[candidate.full] += 1
+        self.idle = 0 if better or best is None else self.idle + 1
+        if not fits or (not better and self.tries[candidate.full] > 1):
+            self.done.add(candidate.full)
+        return []
 
     def raised(self, candidate: Candidate) -> list[Candidate]:
         """The candidate with its next bound. Where memory binds one for each number of microbatches."""
@@ -135,6 +166,8 @@ class _Search:
                 break
             if self.standing.best is not None and (candidate.rank[0] >= self.standing.best_ns or overdue):
                 self.complete = self.complete and not overdue
+                break
+            if self.quick and self.idle >= PATIENCE:
                 break
             if self.standing.best is None and candidate.late:  # a plan is wanted first
                 waiting.sort(key=lambda item: (item[2].late, item[0]))

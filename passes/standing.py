@@ -64,7 +64,8 @@ class Standing:
         """Keep a plan that is better than all before."""
         self.best, self.best_ns = best, best.objective_ns * best.candidate.handicap
         free = best.solution.free_bound_ns * BINDS
-        self.bounds.binds = best.cut is None and best.objective_ns > free and not self.bounds.own_only
+        rungs = not self.bounds.own_only and not self.limits.quick  # that know of memory are climbed
+        self.bounds.binds = best.cut is None and best.objective_ns > free and rungs
 
     def near(self, found: Closest, least_bytes: int) -> None:
         """Remember a placement that did not fit, by what it needs of one place."""

@@ -121,7 +121,7 @@ def test_a_recipe_that_does_not_fit_says_what_it_needs_and_what_it_would_take() 
     assert not copies.fits
     assert "GB on each device, 0.004 GB may be used" in copies.why
     assert copies.objective_s == planned(like="data_parallel").objective_s
-    with pytest.raises(InfeasibleError, match="in conflict: .*like='data_parallel'") as refusal:
+    with pytest.raises(InfeasibleError, match=r"in conflict: .*like='data_parallel'") as refusal:
         planned(memory_budget="4MB", like="data_parallel")
     assert "leaving like='data_parallel' out" in str(refusal.value)
 
