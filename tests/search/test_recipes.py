@@ -23,7 +23,9 @@ from autopar.passes.positions import positions
 from autopar.passes.recipes import RECIPES
 from autopar.passes.search import search
 
-BATCH = 16
+BATCH = 8
+# What is pinned says nothing of recipes, and makes the plan beside them a matter of one problem.
+PINS: dict[str, Any] = {"mesh": {"dp": 4}, "zero": 3}
 
 
 def llama(*, layers: int = 4, heads: int = 4, vocab: int = 512) -> transformers.LlamaForCausalLM:
@@ -36,7 +38,7 @@ def llama(*, layers: int = 4, heads: int = 4, vocab: int = 512) -> transformers.
 
 
 def planned(
-    *, cluster: str = "2x4xH100-SXM", batch: int = BATCH, layers: int = 4, heads: int = 4, vocab: int = 512,
+    *, cluster: str = "2x2xH100-SXM", batch: int = BATCH, layers: int = 4, heads: int = 4, vocab: int = 512,
     **options: Any,
 ) -> Plan:  # fmt: skip
     tokens = torch.zeros(batch, 64, dtype=torch.int64, device="meta")
@@ -50,7 +52,7 @@ def fitting(plan: Plan) -> list[float]:
 
 @pytest.mark.parametrize(
     ("name", "mesh", "zero"),
-    [("data_parallel", {"dp": 8}, 0), ("zero3", {"dp": 8}, 3), ("megatron", {"dp": 2, "tp": 4}, 1)],
+    [("data_parallel", {"dp": 4}, 0), ("zero3", {"dp": 4}, 3), ("megatron", {"dp": 2, "tp": 2}, 1)],
 )
 def test_a_recipe_without_a_pipeline_has_its_mesh_and_level(name: str, mesh: dict[str, int], zero: int) -> None:
     plan = planned(like=name)
@@ -72,20 +74,20 @@ def test_stages_of_gpipe_are_equal_even_where_others_would_be_faster() -> None:
 
 def test_three_axes_keep_tensor_parallelism_inside_nodes() -> None:
     plan = planned(like="hybrid_3d")
-    assert math.prod(plan.mesh.values()) == 8
-    assert 4 % plan.mesh.get("tp", 1) == 0
+    assert math.prod(plan.mesh.values()) == 4
+    assert 2 % plan.mesh.get("tp", 1) == 0
     assert plan.schedule == ("1f1b" if plan.mesh.get("pp", 1) > 1 else None)
     assert plan.objective_s <= planned(like="megatron").objective_s
 
 
 @pytest.mark.parametrize("heads", [2, 6])
 def test_tensor_parallelism_is_as_wide_as_the_heads_allow(heads: int) -> None:
-    assert planned(like="megatron", heads=heads).mesh == {"dp": 4, "tp": 2}
+    assert planned(like="megatron", heads=heads, cluster="1x4xH100-SXM").mesh == {"dp": 2, "tp": 2}
 
 
-@pytest.mark.parametrize("budget", [None, "4MB"])
+@pytest.mark.parametrize("budget", [None, "9MB"])
 def test_what_a_recipe_takes_is_what_its_plan_takes(budget: str | None) -> None:
-    plan = planned(memory_budget=budget)
+    plan = planned(memory_budget=budget, **PINS)
     assert tuple(plan.recipes) == RECIPE_NAMES == tuple(RECIPES)
     for name, found in plan.recipes.items():
         if found.fits:
@@ -94,48 +96,56 @@ def test_what_a_recipe_takes_is_what_its_plan_takes(budget: str | None) -> None:
             assert asked.recipes == {}
 
 
-@pytest.mark.parametrize("budget", [None, "4MB", "3MB"])
-@pytest.mark.parametrize("cluster", ["1x2xH100-SXM", "4x2xV100-SXM2-32GB@10Gb/s"])
+@pytest.mark.parametrize(
+    ("cluster", "budget"),
+    [
+        ("1x2xH100-SXM", None),
+        ("2x2xV100-SXM2-32GB@10Gb/s", None),
+        pytest.param("2x2xH100-SXM", "9MB", marks=pytest.mark.slow),
+    ],
+)
 def test_no_plan_is_slower_than_a_recipe_that_fits(cluster: str, budget: str | None) -> None:
     plan = planned(cluster=cluster, memory_budget=budget)
     assert plan.objective_s <= min(fitting(plan))
     assert plan.lower_bound_s <= plan.objective_s
 
 
-@pytest.mark.parametrize(("name", "cluster"), [("gpt2", "1x8xH100-SXM"), ("t5-large", "2x2xA100-SXM-80GB")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "t5-large", "llama3-8b", "vit-large", "resnet50-100k"])
+@pytest.mark.parametrize("cluster", ["1x8xH100-SXM", "2x2xA100-SXM-80GB", "4x1xV100-SXM2-32GB@10Gb/s"])
 def test_no_plan_of_a_known_model_is_slower_than_a_recipe_that_fits(name: str, cluster: str) -> None:
-    model = resolve(f"zoo:{name}", batch_size=32, seq_len=128, layers=4)
+    model = resolve(f"zoo:{name}", batch_size=32)
     plan = autopar.plan(model.model, model.example_inputs, cluster=cluster, mixed_precision="bf16")
-    assert plan.objective_s <= min(fitting(plan))
+    assert all(plan.objective_s <= time_s for time_s in fitting(plan))
 
 
 def test_pins_change_the_plan_and_not_the_recipes() -> None:
     free = planned()
-    assert free.recipes == planned(mesh={"tp": 8}, zero=3, num_microbatches=1).recipes
-    assert free.recipes == planned(constraints=[autopar.replicate("lm_head.weight")]).recipes
+    constraint = autopar.replicate("lm_head.weight")
+    assert free.recipes == planned(num_microbatches=1, constraints=[constraint], **PINS).recipes
 
 
 def test_a_recipe_that_does_not_fit_says_what_it_needs_and_what_it_would_take() -> None:
-    plan = planned(memory_budget="4MB")
+    plan = planned(memory_budget="9MB", **PINS)
     copies = plan.recipes["data_parallel"]
     assert not copies.fits
-    assert "GB on each device, 0.004 GB may be used" in copies.why
+    assert "GB on each device, 0.009 GB may be used" in copies.why
     assert copies.objective_s == planned(like="data_parallel").objective_s
     with pytest.raises(InfeasibleError, match=r"in conflict: .*like='data_parallel'") as refusal:
-        planned(memory_budget="4MB", like="data_parallel")
+        planned(memory_budget="9MB", like="data_parallel")
     assert "leaving like='data_parallel' out" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
     ("name", "sizes", "why"),
     [
-        ("data_parallel", {"batch": 12}, "mesh dp=8 does not divide the batch of 12"),
-        ("gpipe", {"layers": 3}, "3 repeated layers cannot be cut into equal stages for 8 device"),
-        ("gpipe", {"batch": 4, "layers": 8}, "4 microbatches; possible here: 1"),
-        ("megatron", {"heads": 3}, "no size of tp up to the 4 devices of a node divides heads"),
+        ("data_parallel", {"batch": 6}, "mesh dp=4 does not divide the batch of 6"),
+        ("gpipe", {"layers": 3}, "3 repeated layers cannot be cut into equal stages for 4 device"),
+        ("gpipe", {"batch": 2, "cluster": "1x4xH100-SXM"}, "2 or more microbatches; possible here: 1"),
+        ("megatron", {"heads": 3}, "no size of tp up to the 2 devices of a node divides heads"),
     ],
 )
-def test_a_recipe_that_cannot_be_placed_says_why(name: str, sizes: dict[str, int], why: str) -> None:
+def test_a_recipe_that_cannot_be_placed_says_why(name: str, sizes: dict[str, Any], why: str) -> None:
     found = planned(**sizes).recipes[name]
     assert (found.objective_s, found.fits, found.mesh) == (None, False, {})
     assert why in found.why
@@ -155,7 +165,7 @@ def test_an_unknown_recipe_is_answered_with_those_that_exist() -> None:
 
 def test_a_recipe_leaves_no_room_for_another_mesh() -> None:
     with pytest.raises(UsageError, match="says mesh, ZeRO level and schedule: leave mesh and zero out"):
-        planned(like="zero3", mesh={"dp": 8}, zero=3)
+        planned(like="zero3", mesh={"dp": 4}, zero=3)
 
 
 def test_what_a_recipe_leaves_open_can_be_pinned() -> None:
