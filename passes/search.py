@@ -38,7 +38,7 @@ from autopar.passes.uniform import uniform
 # A candidate that may be faster than the best by this factor is worked out at once.
 DIVE = 1.01
 
-PATIENCE = 8  # so many tries of a quick search in a row that find nothing better are the last
+PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
 MANY_AXES = 3  # problems of so many axes are so large that it pays to bound one even where its mesh is pinned
 

@@ -85,7 +85,7 @@ def test_tensor_parallelism_is_as_wide_as_the_heads_allow(heads: int) -> None:
     assert planned(like="megatron", heads=heads, cluster="1x4xH100-SXM").mesh == {"dp": 2, "tp": 2}
 
 
-@pytest.mark.parametrize("budget", [None, "9MB"])
+@pytest.mark.parametrize("budget", [None, "15MB"])
 def test_what_a_recipe_takes_is_what_its_plan_takes(budget: str | None) -> None:
     plan = planned(memory_budget=budget, **PINS)
     assert tuple(plan.recipes) == RECIPE_NAMES == tuple(RECIPES)
@@ -126,13 +126,13 @@ def test_pins_change_the_plan_and_not_the_recipes() -> None:
 
 
 def test_a_recipe_that_does_not_fit_says_what_it_needs_and_what_it_would_take() -> None:
-    plan = planned(memory_budget="9MB", **PINS)
+    plan = planned(memory_budget="15MB", **PINS)
     copies = plan.recipes["data_parallel"]
     assert not copies.fits
-    assert "GB on each device, 0.009 GB may be used" in copies.why
+    assert "GB on each device, 0.015 GB may be used" in copies.why
     assert copies.objective_s == planned(like="data_parallel").objective_s
     with pytest.raises(InfeasibleError, match=r"in conflict: .*like='data_parallel'") as refusal:
-        planned(memory_budget="9MB", like="data_parallel")
+        planned(memory_budget="15MB", like="data_parallel")
     assert "leaving like='data_parallel' out" in str(refusal.value)
 
 
