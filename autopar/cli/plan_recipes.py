@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from autopar.cli.tables import seconds, section, table
 from autopar.ir.plan import RECIPE_NAMES, Plan, RecipeInfo
@@ -21,7 +22,7 @@ def recipes(plan: Plan) -> RenderableType:
         for name in RECIPE_NAMES if (found := plan.recipes.get(name)) is not None
     ]  # fmt: skip
     columns = ("recipe", ">time", ">of the plan's", "fits", "how, or why not")
-    return section(f"Standard recipes: {plan.compared()}", table(columns, rows, wide="how, or why not"))
+    return section("Standard recipes", Text(f"  {plan.compared()}"), table(columns, rows, wide="how, or why not"))
 
 
 def _told(found: RecipeInfo) -> str:
