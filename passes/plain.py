@@ -104,6 +104,8 @@ class Plain:
         enough = standing.limits.memory_bytes * standing.bounds.cluster.world_size // UNEVEN
         guess = next((at for at, n in enumerate(counts) if n * enough >= standing.bounds.ample_bytes), len(counts) - 1)
         start = 0 if hooked else guess
+        if not hooked:
+            standing.proven.append(candidate.bound_ns)  # of the numbers that are not tried
         for at in range(start, len(counts)):
             _, more = self.settle(replace(candidate, count=counts[at], more=()))
             above = standing.above(candidate)

@@ -31,7 +31,7 @@ from autopar.passes.build import Model
 from autopar.passes.candidates import divisors, fitting, microbatch_counts
 from autopar.passes.extents import extents, layers
 from autopar.passes.found import Limits
-from autopar.passes.outer import Candidate, Rung, of_mesh, outer_candidates
+from autopar.passes.outer import Candidate, of_mesh, outer_candidates
 from autopar.passes.positions import Positions, node_key
 
 TENSOR_AXIS = "tp"
@@ -132,8 +132,7 @@ def _candidates(
             found += [replace(candidate, fewest=candidate.count) for candidate in made]
         if found:
             break
-    alone = len(found) == 1 and found[0].shape is None  # then nothing is to be put in order
-    return [replace(found[0], rung=Rung.OWN)] if alone else found
+    return found
 
 
 def _mesh(places: int, data: int, split: int) -> Mesh:

@@ -119,6 +119,7 @@ class _Search:
         if candidate.shape is None and candidate.rung < Rung.OWN:
             return [] if (higher := self.bounds.raised(candidate)) is None else [higher]
         if candidate.full in self.done:
+            self.standing.proven.append(int(candidate.step_bound_ns))
             return []
         best, fits = self.standing.best, True
         if candidate.shape is None:

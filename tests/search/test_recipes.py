@@ -80,6 +80,13 @@ def test_three_axes_keep_tensor_parallelism_inside_nodes() -> None:
     assert plan.objective_s <= planned(like="megatron").objective_s
 
 
+def test_the_bound_of_a_recipe_holds_for_what_a_quick_search_leaves_out() -> None:
+    sizes: dict[str, Any] = {"layers": 2, "cluster": "1x2xH100-SXM", "memory_budget": "9MB", "batch": 16}
+    plan = planned(like="zero3", **sizes)
+    best = planned(mesh={"dp": 2}, zero=3, **sizes)
+    assert plan.lower_bound_s <= best.objective_s <= plan.objective_s
+
+
 @pytest.mark.parametrize("heads", [2, 6])
 def test_tensor_parallelism_is_as_wide_as_the_heads_allow(heads: int) -> None:
     assert planned(like="megatron", heads=heads, cluster="1x4xH100-SXM").mesh == {"dp": 2, "tp": 2}
