@@ -47,7 +47,7 @@ def plan(model: nn.Module, example_inputs: Any, *, cluster: str | Path | Cluster
     arguments = check(
         cluster=_default_cluster() if cluster is None else cluster, constraints=constraints, **options
     )
-    found, _ = find_plan(ready(model, example_inputs, arguments), arguments)
+    found, _ = find_plan(ready(model, example_inputs, arguments), arguments, compare=True)
     return found
 
 
@@ -63,14 +63,15 @@ def parallelize(
     memory_budget: int | str | None = None, optimizer: str = "adamw", mixed_precision: str | None = None,
     num_microbatches: int | None = None, schedule: str | None = None, zero: int | None = None,
     recompute: str | None = None, loss_fn: Callable[..., Any] | None = None, compile: bool | str = False,
-    rng: str = "exact", time_limit: float = 60.0,
+    rng: str = "exact", time_limit: float = 60.0, like: str | None = None,
 ) -> ParallelModule:  # fmt: skip
     """Plan ``model`` for the running processes, rewrite it into a sharded program, and return that as a module.
 
     Collective: every rank calls it with the same model and arguments. Rank 0 searches (or reads ``plan``,
     or the file in AUTOPAR_PLAN), all ranks run its plan. ``model`` may be on meta; then its own
     initialiser fills the parameters, shard by shard. ``compile``: torch.compile each distinct block once; a text
-    names the backend, such as "aot_eager" where there is no C++ compiler. Raises the errors of ``autopar.errors`` on
+    names the backend, such as "aot_eager" where there is no C++ compiler. ``like``: a standard recipe, such as
+    "megatron", whose plan is made instead of searching freely. Raises the errors of ``autopar.errors`` on
     every rank.
     """
     device = start_process_group()
@@ -88,14 +89,14 @@ def parallelize(
                 constraints=annotated(model, constraints),
                 memory_budget=memory_budget, optimizer=optimizer, mixed_precision=mixed_precision,
                 num_microbatches=num_microbatches, schedule=schedule, zero=zero, recompute=recompute, loss_fn=loss_fn,
-                rng=rng, time_limit=time_limit, name=type(model).__name__,
+                rng=rng, time_limit=time_limit, like=like, name=type(model).__name__,
             )  # fmt: skip
         _check_world(arguments.cluster)
         readied = ready(model, example_inputs, arguments)
         if dist.get_world_size() > 1:
             refuse_random(readied.model.graph)
         if dist.get_rank() == 0:
-            outcome = (loaded or find_plan(readied, arguments)[0]).to_bytes()
+            outcome = (loaded or find_plan(readied, arguments, compare=arguments.free)[0]).to_bytes()
     except Exception as error:  # noqa: BLE001 — whatever it is, no other rank may be left waiting
         outcome = error
     data = share(_told(outcome) if isinstance(outcome, Exception) else outcome, device)

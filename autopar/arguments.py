@@ -18,6 +18,7 @@ from autopar.cost_model import (
 from autopar.ir.constraints import Constraint
 from autopar.ir.errors import UsageError
 from autopar.ir.pipeline import LOOPED, LOOPS, PIPELINE_AXIS, SCHEDULES
+from autopar.ir.plan import RECIPE_NAMES
 
 if TYPE_CHECKING:
     from autopar.ir.plan_origin import Asked
@@ -50,9 +51,16 @@ class Arguments:
     loss_fn: Callable[..., Any] | None = None
     rng: str = "exact"
     time_limit: float = 60.0
+    like: str | None = None
     name: str = "model"
     sizes: Mapping[str, int] = field(default_factory=dict)
     progress: Callable[[str], None] = lambda _: None
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing but the devices, their memory and the optimizer limits the search."""
+        pins = (self.mesh, self.num_microbatches, self.schedule, self.zero, self.recompute, self.like)
+        return not self.constraints and all(pin is None for pin in pins)
 
     @property
     def stages(self) -> int:
@@ -65,7 +73,7 @@ class Arguments:
 
         return Limits(
             memory_bytes=self.memory_bytes, mesh=self.mesh, microbatches=self.num_microbatches,
-            schedule=self.schedule, time_limit_s=self.time_limit,
+            schedule=self.schedule, like=self.like, time_limit_s=self.time_limit,
         )  # fmt: skip
 
     def settings(self, inputs: Mapping[str, tuple[int | None, int | None]]) -> Settings:
@@ -84,7 +92,8 @@ class Arguments:
         return Asked(
             mesh=None if self.mesh is None else dict(self.mesh), num_microbatches=self.num_microbatches,
             schedule=self.schedule, zero=self.zero, recompute=self.recompute,
-            constraints=tuple(map(str, self.constraints)), memory_bytes=self.memory_budget, **self.sizes,
+            constraints=tuple(map(str, self.constraints)), memory_bytes=self.memory_budget,
+            like=self.like, **self.sizes,
         )  # fmt: skip
 
 
@@ -93,7 +102,8 @@ def check(
     constraints: Any = (), memory_budget: int | str | None = None, optimizer: str = "adamw",
     mixed_precision: str | None = None, num_microbatches: int | None = None, schedule: str | None = None,
     zero: int | None = None, recompute: str | None = None, loss_fn: Callable[..., Any] | None = None,
-    rng: str = "exact", time_limit: float = 60.0, name: str = "model", sizes: Mapping[str, int] | None = None,
+    rng: str = "exact", time_limit: float = 60.0, like: str | None = None, name: str = "model",
+    sizes: Mapping[str, int] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Arguments:  # fmt: skip
     """Raise UsageError naming the argument, the value and what it may be; else the arguments, loaded."""
@@ -116,6 +126,10 @@ def check(
     _one_of("zero", zero, (None, 0, 1, 2, 3))
     _one_of("recompute", recompute, (None, "none", "selective", "full"))
     _one_of("rng", rng, ("exact", "fast"))
+    _one_of("like", like, (None, *RECIPE_NAMES))
+    pinned = [name for name, value in (("mesh", mesh), ("zero", zero), ("schedule", schedule)) if value is not None]
+    if like is not None and pinned:
+        raise UsageError(f"like={like!r} says mesh, ZeRO level and schedule: leave {' and '.join(pinned)} out")
     if num_microbatches is not None and num_microbatches < 1:
         raise UsageError(f"num_microbatches={num_microbatches}: it is 1 or more")
     if not time_limit > 0:
@@ -131,7 +145,7 @@ def check(
         constraints=tuple(constraints), mesh=None if mesh is None else dict(mesh), optimizer=optimizer,
         mixed_precision=mixed_precision,
         num_microbatches=num_microbatches, schedule=schedule, zero=zero, recompute=recompute, loss_fn=loss_fn, rng=rng,
-        time_limit=time_limit, name=name, progress=progress,
+        time_limit=time_limit, like=like, name=name, progress=progress,
     )  # fmt: skip
 
 

@@ -15,8 +15,10 @@ from autopar.ir.pipeline import PIPELINE_AXIS, Mark, Pipeline
 from autopar.ir.plan import Plan
 from autopar.ir.program import Program
 from autopar.passes.assignment import Assignment, from_plan
+from autopar.passes.bounds import Known
 from autopar.passes.build import Model
 from autopar.passes.candidate import with_time
+from autopar.passes.comparing import not_slower, standards
 from autopar.passes.conversions import Conversions
 from autopar.passes.islands import warn_of_islands
 from autopar.passes.lower import lower
@@ -43,28 +45,38 @@ class Prepared:
     seconds: dict[str, float]
 
 
-def find_plan(prepared: Prepared, arguments: Arguments) -> tuple[Plan, Program]:
-    """Search and lower. Raises InfeasibleError, LimitReachedError, UsageError."""
+def find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool = False) -> tuple[Plan, Program]:
+    """Search and lower. ``compare``: with the standard recipes; one that is faster is taken if nothing is pinned.
+
+    Raises InfeasibleError, LimitReachedError, UsageError.
+    """
     start, deadline_s = time.perf_counter(), time.monotonic() + arguments.time_limit
+    given, where = prepared.model, (arguments.cluster, arguments.profile)
+    marks = positions(given.graph, given.rules, given.settings.inputs)
+    known = Known(marks)
     try:
-        found = search(
-            prepared.model, arguments.cluster, arguments.profile, arguments.limits(), progress=arguments.progress
-        )
+        found = search(given, *where, arguments.limits(), progress=arguments.progress, known=known)
     except InfeasibleError as error:
-        raise advised(error, prepared.model, arguments, deadline_s) from None
+        raise advised(error, given, arguments, deadline_s) from None
     after_solve = time.perf_counter()
+    beside = standards(given, *where, arguments.memory_bytes, known) if compare and not arguments.like else {}
+    found = not_slower(found, beside) if arguments.free else found
+    after_recipes = time.perf_counter()
     model, conversions = found.model, Conversions(found.pricing)
-    marks = positions(model.graph, model.rules, model.settings.inputs)
     assignment = place_outputs(model, found.assignment, marks, conversions)
     program = lower(model, assignment, conversions, found.microbatches)
     request = Request(
         name=arguments.name, mixed_precision=arguments.mixed_precision, memory_bytes=arguments.memory_bytes,
         tied=prepared.tied, graph_nodes=prepared.graph_nodes, rng=arguments.rng, asked=arguments.asked(),
+        recipes={name: standard.info for name, standard in beside.items()},
     )  # fmt: skip
     plan = make_plan(model, found, assignment, program, request)
     warn_of_islands(model, assignment, found.pricing, found.microbatches)
     end = time.perf_counter()
-    seconds = {**prepared.seconds, "solve_s": after_solve - start, "lower_s": end - after_solve}
+    seconds = {
+        **prepared.seconds, "solve_s": after_solve - start, "recipes_s": after_recipes - after_solve,
+        "lower_s": end - after_recipes,
+    }  # fmt: skip
     search_facts = {
         **seconds, "total_s": sum(seconds.values()),
         "peak_rss_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), **(plan.search or {}),

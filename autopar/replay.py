@@ -35,7 +35,8 @@ def keywords_of(plan: Plan, *, profile: Any = None) -> dict[str, Any]:
         "constraints": tuple(map(Constraint.parse, asked.constraints)), "memory_budget": asked.memory_bytes,
         "optimizer": plan.optimizer, "mixed_precision": plan.mixed_precision,
         "num_microbatches": asked.num_microbatches, "schedule": asked.schedule, "zero": asked.zero,
-        "recompute": asked.recompute, "rng": plan.rng, "name": plan.model,
+        "recompute": asked.recompute, "rng": plan.rng, "like": asked.like,
+        "name": plan.model,
         "sizes": {name: size for name in ("batch_size", "seq_len", "layers") if (size := getattr(asked, name))},
     }  # fmt: skip
 
@@ -50,7 +51,8 @@ def prepared_of(plan: Plan, arguments: Arguments) -> Prepared:
 
 def program_of(plan: Plan, *, profile: Any = None) -> tuple[Program, Pipeline | None, Arguments]:
     """The plan's program, its stages if it has any, and the arguments that it was made with."""
-    arguments = check(**{**keywords_of(plan, profile=profile), "mesh": plan.mesh, "schedule": plan.schedule})
+    pinned = {"mesh": plan.mesh, "schedule": plan.schedule, "like": None}
+    arguments = check(**{**keywords_of(plan, profile=profile), **pinned})
     program, _ = lower_plan(prepared_of(plan, arguments), plan, arguments)
     return program, pipeline_of(plan, program), arguments
 

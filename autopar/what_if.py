@@ -65,7 +65,7 @@ def ask(
     if "batch_size" in keywords["sizes"] and any(change.key == "batch" for change in changes):
         return _traced_anew(plan, keywords, model)
     arguments = check(**keywords)
-    found, _ = find_plan(prepared_of(plan, arguments), arguments)
+    found, _ = find_plan(prepared_of(plan, arguments), arguments, compare=True)
     return found
 
 

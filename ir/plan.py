@@ -26,11 +26,13 @@ from autopar.ir.plan_origin import Asked, Origin, Record
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 16
+RECIPE_NAMES = ("data_parallel", "zero3", "megatron", "gpipe", "hybrid_3d")
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Choices = dict[str, str]
-Inside = dict[str, Annotated[int, Field(ge=1)]]
+Sizes = dict[str, Annotated[int, Field(ge=1)]]
+Inside = Sizes
 
 
 class BlockInfo(Record):
@@ -112,6 +114,24 @@ class Fingerprint(Record):
     rules: dict[str, str] = Field(default_factory=dict)
 
 
+class RecipeInfo(Record):
+    """What a standard recipe takes on this model and cluster, by the same prices.
+
+    ``objective_s``: with memory ignored where it does not fit, None where it cannot be placed at all; ``why`` says
+    what is missing. ``mesh``, ``num_microbatches``: the best that it leaves open; not written where there is none.
+    """
+
+    objective_s: Seconds | None
+    fits: bool
+    why: str = ""
+    mesh: Sizes = Field(default_factory=dict)
+    num_microbatches: Annotated[int, Field(ge=1)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_empty(plainly(self), "why", "mesh", "num_microbatches")
+
+
 class Variant(Record):
     """One way to place a graph: a choice per node and axis, a storage per parameter, a mode.
 
@@ -157,7 +177,7 @@ class Plan(Record):
     gap: Annotated[float, Field(ge=0, le=1)]
     proven_optimal: bool
     status: str
-    mesh: dict[str, Annotated[int, Field(ge=1)]]
+    mesh: Sizes
     axes: tuple[str, ...]
     schedule: str | None = None
     num_microbatches: Annotated[int, Field(ge=1)]
@@ -181,6 +201,7 @@ class Plan(Record):
     assignment: Assignment
     asked: Asked | None = None
     origin: Origin | None = None
+    recipes: dict[str, RecipeInfo] = Field(default_factory=dict)
     plan_sha256: str = ""
     # how the search went; never saved
     search: dict[str, float] | None = Field(default=None, exclude=True)
@@ -202,9 +223,16 @@ class Plan(Record):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _recipes_known(self) -> Self:
+        unknown = [name for name in self.recipes if name not in RECIPE_NAMES]
+        if unknown:
+            raise ValueError(f"recipe {unknown[0]}: the standard recipes are {', '.join(RECIPE_NAMES)}")
+        return self
+
     @model_serializer(mode="wrap")
     def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_empty(plainly(self), "hsdp", "asked", "origin")
+        return _without_empty(plainly(self), "hsdp", "asked", "origin", "recipes")
 
     def document(self) -> dict[str, Any]:
         """Plain data as saved, hash included."""
@@ -257,8 +285,23 @@ class Plan(Record):
             )
         return plan
 
+    def compared(self) -> str:
+        """How the plan stands to the standard recipes, in words; empty where they were not priced."""
+        if not self.recipes:
+            return ""
+        times = {
+            name: found.objective_s for name in RECIPE_NAMES
+            if (found := self.recipes.get(name)) is not None and found.fits and found.objective_s is not None
+        }  # fmt: skip
+        if not times:
+            return "none of the five standard recipes fits"
+        best = min(times, key=lambda name: times[name])
+        ratio = times[best] / self.objective_s if self.objective_s else 1.0
+        stands = f"{ratio:.2f}× faster than" if ratio > 1 else f"{1 / ratio:.2f}× slower than"
+        return f"{'as fast as' if '1.00×' in stands else stands} the best of five standard recipes ({best})"
+
     def explain(self) -> str:
-        """A summary in words: mesh, time, memory, what bounds it."""
+        """A summary in words: mesh, time, memory, what bounds it, and how it stands to the standard recipes."""
         mesh = " × ".join(f"{axis} {size}" for axis, size in self.mesh.items()) or "one device"
         peak = max(self.memory.peak_bytes)
         part = self.step_time_s
@@ -267,6 +310,7 @@ class Plan(Record):
             f"step {self.objective_s:.4g} s = compute {part.compute:.4g} + communication {part.exposed_comm:.4g}"
             f" + bubble {part.bubble:.4g}; no plan is faster than {self.lower_bound_s:.4g} s (gap {self.gap:.2%})",
             f"memory {peak / 1e9:.3g} GB of {self.memory.budget_bytes / 1e9:.3g} GB per device",
+            *([self.compared()] if self.recipes else []),
         ])  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class Asked(Record):
     zero: int | None = None
     recompute: str | None = None
     constraints: tuple[str, ...] = ()
+    like: str | None = None
     memory_bytes: Positive | None = None
     batch_size: Positive | None = None
     seq_len: Positive | None = None

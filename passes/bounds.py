@@ -33,6 +33,17 @@ NEAR = 1.001
 PRIME_AXES = ("cp", "tp")
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What searches of one model on one cluster may share, whatever they leave free but constraints.
+
+    ``grounds``: of meshes, the latest few.
+    """
+
+    positions: Positions
+    grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
+
+
 @dataclass(eq=False)
 class Bounds:
     """Problems of outer choices and what bounds them; each bound is worked out once.
@@ -104,6 +115,16 @@ class Bounds:
         if len(self.grounds) > GROUNDS:
             del self.grounds[next(iter(self.grounds))]
         return ground
+
+    @property
+    def ample_bytes(self) -> int:
+        """What one device that does everything holds, if nothing is done to hold less; of one microbatch."""
+        key = ("ample bytes",)
+        if key not in self.known:
+            encoded = self.encode(self._alone("dp", 1), None, ample=True)
+            free = None if encoded is None else solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
+            self.known[key] = 0 if free is None else free.bytes
+        return self.known[key] or 0
 
     def raised(self, candidate: Candidate) -> Candidate | None:
         """The candidate with the next bound; None if the model cannot be placed so."""

@@ -360,7 +360,8 @@ class _Builder:
             for layout in layouts
         ]
         settings, known = self.model.settings, self.ground.kept
-        key = fact, stored, layouts, groups, into.modes, root, self.ample, settings.schedule, settings.pooled
+        how = settings.zero, settings.schedule, settings.hybrid, settings.pooled
+        key = fact, stored, layouts, groups, into.modes, root, self.ample, how
         if key not in known:
             known[key] = keep(
                 fact, stored, layouts, groups, into.modes, conversions=self.edges.conversions, settings=settings,

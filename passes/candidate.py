@@ -49,8 +49,9 @@ class Settings:
     """What the user fixed or left free (None), and what the model is.
 
     ``inputs``: (batch dim, sequence dim) of each input.
-    ``constraints``: what the user demands of parameters. ``schedule``: of the pipeline, if there is one. ``pooled``:
-    for a bound each device stands for several, which may gather parameters only for use.
+    ``constraints``: what the user demands of parameters. ``schedule``: of the pipeline, if there is one. ``hybrid``:
+    whether ZeRO may cut parameters inside nodes only. ``pooled``: for a bound each device stands for several, which may
+    gather parameters only for use.
     """
 
     inputs: Mapping[str, tuple[int | None, int | None]]
@@ -59,6 +60,7 @@ class Settings:
     recompute: str | None = None
     constraints: tuple[Constraint, ...] = ()
     schedule: str | None = None
+    hybrid: bool = True
     pooled: bool = False
 
     def modes(
@@ -99,7 +101,7 @@ class Settings:
         It saves what crosses nodes more than once a step: parameters gathered for each use, gradients reduced every
         microbatch. Level 1 does neither. Torch's pipelines do neither.
         """
-        if not inside or self.schedule is not None:
+        if not inside or not self.hybrid or self.schedule is not None:
             return ()
         again = microbatches > 1
         return tuple(level for level in levels if (level >= 2 and again) or (level == 3 and block))

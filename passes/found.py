@@ -17,14 +17,20 @@ from autopar.passes.solve import Solution
 class Limits:
     """What the search may use. ``mesh`` pins axes (None: searched), ``microbatches`` their number.
 
-    Pipelines are tried where ``mesh`` has the axis ``pp``.
+    ``like``: a recipe (``recipes.py``) that says meshes, ZeRO level and schedule.
     """
 
     memory_bytes: int
     mesh: Mapping[str, int] | None = None
     microbatches: int | None = None
     schedule: str | None = None
+    like: str | None = None
     time_limit_s: float = 60.0
+
+    @property
+    def quick(self) -> bool:
+        """Whether elimination alone is to do: a recipe is to compare with, and there are five of them."""
+        return self.like is not None
 
 
 @dataclass(frozen=True, kw_only=True)

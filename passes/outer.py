@@ -152,14 +152,28 @@ def _meshes(limits: Limits, world_size: int, places: int, batch: int | None, seq
 
 def _of_mesh(mesh: Mesh, limits: Limits, places: int, counts: tuple[int, ...]) -> Iterator[Candidate]:
     pinned = limits.mesh or {}
-    if places == 1:
-        handicap = 1 / MIXED_PAYS if limits.mesh is None and MIXED_AXIS in mesh.names else 1.0
-        yield Candidate(mesh=mesh, full=mesh, count=counts[0], more=counts[1:], handicap=handicap, fewest=counts[0])
+    full = mesh if places == 1 else with_pipeline(mesh, tuple(pinned), places)
+    pays = PIPELINE_PAYS if places > 1 else MIXED_PAYS if MIXED_AXIS in mesh.names else 1.0
+    handicap = 1 / pays if limits.mesh is None else 1.0
+    strict = pinned.get(PIPELINE_AXIS) == places
+    return of_mesh(full, counts, limits.schedule, handicap=handicap, strict=strict)
+
+
+def of_mesh(
+    full: Mesh, counts: tuple[int, ...], schedule: str | None, *, handicap: float = 1.0, strict: bool = False,
+    equal: bool = False,
+) -> Iterator[Candidate]:  # fmt: skip
+    """The candidates of one mesh of all processes.
+
+    ``equal``: stages have equal numbers of layers. Raises UsageError where ``strict`` and no number of microbatches
+    suits its pipeline.
+    """
+    mesh = Mesh(tuple(axis for axis in full.axes if axis[0] != PIPELINE_AXIS))
+    if PIPELINE_AXIS not in full.names:
+        yield Candidate(mesh=mesh, full=full, count=counts[0], more=counts[1:], handicap=handicap, fewest=counts[0])
         return
-    full = with_pipeline(mesh, tuple(pinned), places)
-    known = shapes(limits.schedule, places, counts, strict=pinned.get(PIPELINE_AXIS) == places)
+    known = shapes(schedule, full.size(PIPELINE_AXIS), counts, strict=strict, equal=equal)
     fewest = min((shape.microbatches for shape in known), default=1)
-    handicap = 1 / PIPELINE_PAYS if limits.mesh is None else 1.0
     for shape in known:
         yield Candidate(
             mesh=mesh, full=full, count=shape.microbatches, shape=shape, fewest=fewest, handicap=handicap

@@ -96,7 +96,7 @@ class Pipelines:
         ]  # fmt: skip
         return min([*entering, *(sum(least[value.name] for value in call.results) for call in encoded.calls)])
 
-    def settle(self, candidate: Candidate, shape: Shape) -> None:
+    def settle(self, candidate: Candidate, shape: Shape) -> bool:
         """As ``_settle``. What nobody asked for and cannot be cut is left out. Raises UnsupportedError otherwise."""
         standing, objective_ns = self.standing, None
         try:
@@ -106,6 +106,7 @@ class Pipelines:
                 raise
             standing.bounds.refused = standing.bounds.refused or error
         standing.done(candidate, candidate.step_bound_ns, objective_ns)
+        return objective_ns is not None
 
     def _settle(self, candidate: Candidate, shape: Shape) -> int | None:
         """Place the model for one stage's devices within the memory of all stages, then cut it; the time of that.
@@ -122,7 +123,7 @@ class Pipelines:
         model, budget = standing.bounds.model_for(shape.schedule), standing.limits.memory_bytes * shape.places
         pins = [constraint for constraint in model.settings.constraints if constraint.kind == "stage"]
         for _ in range(LEANER):
-            solution = standing.solved(standing.solver(encoded, budget), 1)
+            solution = standing.solved(standing.solver(encoded, budget), int(not standing.limits.quick))
             if not solution.found or solution.bytes > budget:
                 self._near(candidate, shape, solution, (encoded, pricing))
                 return None

@@ -26,12 +26,16 @@ from autopar.passes.pricing import Pricing, nanoseconds
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A pipeline's outer choices: ``places`` on the axis, ``loops`` stages at each place."""
+    """A pipeline's outer choices: ``places`` on the axis, ``loops`` stages at each place.
+
+    ``equal``: whether all stages have equally many units.
+    """
 
     schedule: str
     places: int
     loops: int
     microbatches: int
+    equal: bool = False
 
     @property
     def stages(self) -> int:
@@ -60,7 +64,9 @@ class Shape:
         return math.ceil(self.live(0))
 
 
-def shapes(schedule: str | None, places: int, counts: Sequence[int], *, strict: bool) -> list[Shape]:
+def shapes(
+    schedule: str | None, places: int, counts: Sequence[int], *, strict: bool, equal: bool = False
+) -> list[Shape]:
     """The pipelines that a schedule allows with these numbers of microbatches; 1F1B if none is named.
 
     Raises UsageError where there is none and ``strict``.
@@ -68,7 +74,7 @@ def shapes(schedule: str | None, places: int, counts: Sequence[int], *, strict: 
     chosen = schedule or "1f1b"
     loops = LOOPS if chosen in LOOPED else 1
     found = [
-        Shape(schedule=chosen, places=places, loops=loops, microbatches=count) for count in counts
+        Shape(schedule=chosen, places=places, loops=loops, microbatches=count, equal=equal) for count in counts
         if count >= places and (loops == 1 or count % places == 0)
     ]  # fmt: skip
     if not found and strict:
@@ -109,12 +115,14 @@ class Arrangement:
 def arrange(
     units: Sequence[Unit], shape: Shape, pricing: Pricing, memory_bytes: int, pins: Sequence[Constraint] = ()
 ) -> Arrangement | None:
-    """The cut whose slowest stage is fastest within memory; None if no cut fits. ``pins``: what stands in which stage.
+    """The cut whose slowest stage is fastest within memory, of equal stages if the shape says so; None if none fits.
+
+    ``pins``: what stands in which stage.
 
     Among cuts by the slowest stage the least memory is not looked for: who finds none asks for a leaner assignment.
     """
     count, stages = len(units), shape.stages
-    if count < stages:
+    if count < stages or (shape.equal and count % stages):
         return None
     transfers = [
         2 * shape.microbatches * transfer_ns(unit.entering_bytes, pricing) for unit in units
@@ -142,7 +150,8 @@ def arrange(
     best[0][0] = (0, 0)
     for stage in range(stages):
         elsewhere = [at for at in range(count) if asked[at] - {stage}]
-        for after in range(stage + 1, count - (stages - stage - 1) + 1):
+        last = count - (stages - stage - 1)
+        for after in [count // stages * (stage + 1)] if shape.equal else range(stage + 1, last + 1):
             for first, (slowest, _) in best[stage].items():
                 if first >= after or any(first <= at < after for at in elsewhere):
                     continue

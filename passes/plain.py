@@ -16,6 +16,10 @@ from autopar.passes.standing import LEANER, Best, Standing
 Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], AnySolver]"
 
 
+# What is not cut over all devices takes so many times as much of their memory as one device alone would hold.
+UNEVEN = 2
+
+
 @dataclass(eq=False)
 class Plain:
     """Bounds and settles meshes of one stage; ``begun``: their solvers, to go on with."""
@@ -24,19 +28,21 @@ class Plain:
     begun: dict[Candidate, Begun] = field(default_factory=dict)
 
     def settle(self, candidate: Candidate) -> tuple[Candidate | None, int | None]:
-        """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means.
+        """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means, unless
+        the search is a quick one.
 
         Returns it with its new bound if it may still become better, and what bounds more microbatches, None if these
         do no better.
         """
         thorough = candidate.rung == Rung.LIMITED
+        last_try = thorough or self.standing.limits.quick
         begun = self.begun.pop(candidate, None) or self._begin(candidate)
         if begun is None:
             return None, None
         encoded, solver = begun
         standing = self.standing
         budget, above = standing.limits.memory_bytes, standing.above(candidate)
-        bound, done, ruled_out = 0, thorough, False
+        bound, done, ruled_out = 0, last_try, False
         for attempt in range(LEANER):
             if attempt:
                 solver = standing.solver(encoded[0], budget)
@@ -57,7 +63,7 @@ class Plain:
             if not fits or over <= 0:
                 break
             budget, fits = solution.bytes - over, False  # the sum is too small by what the walk finds
-            if not thorough:
+            if not last_try:
                 done = False
                 break
         if over > 0:
@@ -90,6 +96,27 @@ class Plain:
         self.begun[alone] = begun
         larger = with_more(candidate, solver.free_bound_ns, hooked=False) if solver.binds else None
         return [alone, *([] if larger is None else [larger])]
+
+    def counted(self, candidate: Candidate, *, hooked: bool) -> None:
+        """Settle a mesh for a quick search: with as many microbatches as its memory seems to ask for, with more while
+        memory costs time, else with fewer while that is faster. With every number where prices are the user's own.
+        """
+        standing, counts = self.standing, (candidate.count, *candidate.more)
+        enough = standing.limits.memory_bytes * standing.bounds.cluster.world_size // UNEVEN
+        guess = next((at for at, n in enumerate(counts) if n * enough >= standing.bounds.ample_bytes), len(counts) - 1)
+        start = 0 if hooked else guess
+        if not hooked:
+            standing.done(candidate, candidate.bound_ns)  # of the numbers that are not tried
+        for at in range(start, len(counts)):
+            _, more = self.settle(replace(candidate, count=counts[at], more=()))
+            above = standing.above(candidate)
+            if not hooked and (more is None or (above is not None and more >= above)):
+                break
+        for count in reversed(counts[:start] if at == start else ()):
+            best = standing.best
+            self.settle(replace(candidate, count=count, more=()))
+            if standing.best is best:
+                break
 
     def peak(self, candidate: Candidate, solution: Solution, encoded: tuple[Encoded, Pricing]) -> int:
         """Most bytes that are held at once."""

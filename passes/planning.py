@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autopar.ir.graph import SOURCES, Graph
 from autopar.ir.layout import Layout
@@ -16,6 +16,7 @@ from autopar.ir.plan import (
     Memory,
     Plan,
     ProfileInfo,
+    RecipeInfo,
     StepTime,
 )
 from autopar.ir.plan_origin import Asked
@@ -48,6 +49,7 @@ class Request:
     graph_nodes: int
     rng: str = "exact"
     asked: Asked | None = None
+    recipes: Mapping[str, RecipeInfo] = field(default_factory=dict)
 
 
 def fingerprint(model: Model, tied: tuple[tuple[str, ...], ...]) -> Fingerprint:
@@ -107,8 +109,8 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
         placements=used, storage=kept, islands=islands(items),
         collectives=collectives(program) if not found.pipeline else place_collectives(program, *found.pipeline),
         profile=ProfileInfo(name=profile.name, sha256=profile.sha256, priced=priced(items, found.pricing)),
-        fingerprint=fingerprint(model, request.tied), assignment=to_plan(assignment),
-        asked=request.asked, origin=origin_of(model),
+        fingerprint=fingerprint(model, request.tied), assignment=to_plan(assignment), asked=request.asked,
+        origin=origin_of(model), recipes=dict(request.recipes),
         search={
             "solve_evaluations": found.evaluations, "candidates": found.candidates, "variables": found.variables,
         },

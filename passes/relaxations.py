@@ -15,10 +15,10 @@ from autopar.ir.constraints import Constraint
 from autopar.ir.errors import AutoparError
 from autopar.passes.bounds import Bounds
 from autopar.passes.build import Model
-from autopar.passes.extents import extents, layers
 from autopar.passes.found import Limits
-from autopar.passes.outer import Candidate, admitted, outer_candidates
+from autopar.passes.outer import Candidate
 from autopar.passes.positions import positions
+from autopar.passes.recipes import asked
 from autopar.passes.search import search
 from autopar.passes.settled import peak_bytes
 from autopar.passes.shortfall import floor_bytes
@@ -163,13 +163,13 @@ def fits(question: Question) -> bool:
     model, limits = question.model, question.limits
     if floor_bytes(model, question.cluster.world_size, question.profile) > limits.memory_bytes:
         return False
-    bounds = Bounds(
-        model=model, cluster=question.cluster, profile=question.profile,
-        positions=positions(model.graph, model.rules, model.settings.inputs), memory_bytes=limits.memory_bytes,
-    )  # fmt: skip
+    marks = positions(model.graph, model.rules, model.settings.inputs)
     try:
-        tried = outer_candidates(limits, question.cluster.world_size, *extents(model), layers(model))
-        candidates = admitted(tried, model.settings.constraints)
+        asked_of, candidates = asked(model, question.cluster, limits, marks)
+        bounds = Bounds(
+            model=asked_of, cluster=question.cluster, profile=question.profile, positions=marks,
+            memory_bytes=limits.memory_bytes,
+        )  # fmt: skip
         plain = [candidate for candidate in candidates if candidate.shape is None]
         if plain:
             return any(_fits(bounds, candidate, limits.memory_bytes) for candidate in _tried(plain))
@@ -206,6 +206,8 @@ _Drop = Callable[[Question], Question]
 def _pins(question: Question) -> Iterator[tuple[str, _Drop]]:
     """What the user fixed besides memory, devices and optimizer, and how each is left free."""
     limits, settings = question.limits, question.model.settings
+    if limits.like is not None:
+        yield f"like={limits.like!r}", lambda q: q.within(like=None)
     if limits.mesh is not None:
         sizes = ",".join(f"{axis}={size}" for axis, size in limits.mesh.items())
         yield f"mesh {sizes}", lambda q: q.within(mesh=None, schedule=None).having(schedule=None)

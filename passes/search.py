@@ -10,22 +10,26 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import LimitReachedError
+from autopar.ir.mesh import Mesh
 from autopar.passes.assignment import decode
-from autopar.passes.bounds import Bounds
+from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
+from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
-from autopar.passes.extents import extents, layers
 from autopar.passes.found import Found, Limits
-from autopar.passes.outer import Candidate, Rung, admitted, outer_candidates
+from autopar.passes.outer import Candidate, Rung
 from autopar.passes.piped import Pipelines
 from autopar.passes.plain import Plain, with_more
 from autopar.passes.positions import positions
+from autopar.passes.recipes import asked
 from autopar.passes.settled import settled
 from autopar.passes.shortfall import floor_bytes, shortfall
 from autopar.passes.standing import Standing
@@ -33,6 +37,8 @@ from autopar.passes.uniform import uniform
 
 # A candidate that may be faster than the best by this factor is worked out at once.
 DIVE = 1.01
+
+PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
 MANY_AXES = 3  # problems of so many axes are so large that it pays to bound one even where its mesh is pinned
 
@@ -45,10 +51,15 @@ class _Search:
     started: float = field(default_factory=time.monotonic)
     hopeless: bool = False  # parameters alone are too many
     complete: bool = True
+    # of a quick search: how often each pipeline was tried, those done with, and tries since the best plan was found
+    tries: Counter[Mesh] = field(default_factory=Counter)
+    done: set[Mesh] = field(default_factory=set)
+    idle: int = 0
 
     def __post_init__(self) -> None:
         self.bounds = self.standing.bounds
         self.plain, self.pipelines = Plain(self.standing), Pipelines(self.standing)
+        self.quick = self.standing.limits.quick
 
     def _promising(self, candidate: Candidate) -> bool:
         """Whether a candidate may be better by so much that finding out now saves work on others."""
@@ -82,6 +93,10 @@ class _Search:
 
     def step(self, candidate: Candidate) -> list[Candidate]:
         """Bound or settle a candidate; what is left of it, the most promising first."""
+        if self.quick and candidate.rung == Rung.DEVICE:
+            candidate = replace(candidate, rung=Rung.POOLED)  # of many problems, and none may need so much
+        elif self.quick and candidate.rung >= Rung.AXIS:
+            return self.quickly(candidate)
         if candidate.rung < Rung.OWN:
             return self.raised(candidate)
         if candidate.shape is not None:
@@ -99,6 +114,25 @@ class _Search:
         larger = with_more(candidate, more or 0, hooked=self.hooked) if more is not None or self.hooked else None
         return [left for left in (again, larger) if left is not None]
 
+    def quickly(self, candidate: Candidate) -> list[Candidate]:
+        """Settle it by elimination alone. Fewer microbatches of a pipeline hold no less, and seldom take less time."""
+        if candidate.shape is None and candidate.rung < Rung.OWN:
+            return [] if (higher := self.bounds.raised(candidate)) is None else [higher]
+        if candidate.full in self.done:
+            self.standing.done(candidate, candidate.step_bound_ns)
+            return []
+        best, fits = self.standing.best, True
+        if candidate.shape is None:
+            self.plain.counted(candidate, hooked=self.hooked)
+        else:
+            fits = self.pipelines.settle(candidate, candidate.shape)
+        better = self.standing.best is not best
+        self.tries[candidate.full] += 1
+        self.idle = 0 if better or best is None else self.idle + 1
+        if not fits or (not better and self.tries[candidate.full] > 1):
+            self.done.add(candidate.full)
+        return []
+
     def raised(self, candidate: Candidate) -> list[Candidate]:
         """The candidate with its next bound. Where memory binds one for each number of microbatches."""
         bounds = self.bounds
@@ -112,8 +146,12 @@ class _Search:
         return bounds.by_count(higher) if higher.rung == Rung.OWN and higher.shape is None else [higher]
 
     def run(self, candidates: list[Candidate]) -> None:
-        """Meshes of one data axis first, so that others have a plan to beat."""
-        if not self.bounds.own_only:
+        """Meshes of one data axis first, so that others have a plan to beat; in a quick search pipelines last."""
+        if self.quick:
+            plain = [c for c in candidates if c.shape is None]
+            candidates = [*self.explore(plain), *(c for c in candidates if c.shape is not None)]
+            self.idle = 0
+        elif not self.bounds.own_only:
             for name in ("dp", MIXED_AXIS):
                 plain = [c for c in candidates if c.shape is None and c.mesh.names == (name,)]
                 candidates = [*(c for c in candidates if c not in plain), *self.explore(plain)]
@@ -134,6 +172,8 @@ class _Search:
             if self.standing.best is not None and (candidate.rank[0] >= self.standing.best_ns or overdue):
                 self.complete = self.complete and not overdue
                 break
+            if self.quick and self.idle >= PATIENCE:
+                break
             if self.standing.best is None and candidate.late:  # a plan is wanted first
                 waiting.sort(key=lambda item: (item[2].late, item[0]))
                 candidate = waiting.pop(0)[2]
@@ -147,26 +187,24 @@ class _Search:
 
 def search(
     model: Model, cluster: Cluster, profile: CostProfile, limits: Limits, *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None, known: Known | None = None,
 ) -> Found:  # fmt: skip
-    """The fastest plan within the limits.
+    """The fastest plan within the limits. ``known``: by other searches of the same model, with the same constraints.
 
     Raises InfeasibleError with what is needed against what there is, LimitReachedError if the time ran out
     before any plan was found, UnsupportedError naming the node where the arguments leave no legal placement.
     """
-    marks = positions(model.graph, model.rules, model.settings.inputs)
+    known = known or Known(positions(model.graph, model.rules, model.settings.inputs))
+    model, candidates = asked(model, cluster, limits, known.positions)
     bounds = Bounds(
-        model=model, cluster=cluster, profile=profile, positions=marks, memory_bytes=limits.memory_bytes,
-        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES,
+        model=model, cluster=cluster, profile=profile, positions=known.positions, memory_bytes=limits.memory_bytes,
+        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES, grounds=known.grounds,
     )  # fmt: skip
     hooked = profile.has_compute_hook or profile.has_collective_hook
     state = _Search(Standing(bounds, limits), progress, hooked)
-    floor = floor_bytes(model, cluster.world_size, profile)
+    floor = floor_bytes(model, max(map(_shares(model), candidates)), profile)
     if floor > limits.memory_bytes:
         state.hopeless, state.standing.least_bytes = True, floor
-    candidates = admitted(
-        outer_candidates(limits, cluster.world_size, *extents(model), layers(model)), model.settings.constraints
-    )
     state.run(candidates)
     if state.standing.best is None:
         raise state.failure()
@@ -187,3 +225,9 @@ def search(
         evaluations=bounds.evaluations, candidates=bounds.problems, variables=solution.variables,
         tried=tuple(state.standing.tried),
     )  # fmt: skip
+
+
+def _shares(model: Model) -> Callable[[Candidate], int]:
+    """Over how many devices a candidate may cut a parameter: at ZeRO 0 not over those that split the data alone."""
+    data = DATA_AXES if model.settings.zero == 0 else ()
+    return lambda candidate: candidate.full.world_size // math.prod(map(candidate.full.size, data))

@@ -64,7 +64,8 @@ class Standing:
         """Keep a plan that is better than all before."""
         self.best, self.best_ns = best, best.objective_ns * best.candidate.handicap
         free = best.solution.free_bound_ns * BINDS
-        self.bounds.binds = best.cut is None and best.objective_ns > free and not self.bounds.own_only
+        rungs = not self.bounds.own_only and not self.limits.quick  # that know of memory are climbed
+        self.bounds.binds = best.cut is None and best.objective_ns > free and rungs
 
     def done(self, candidate: Candidate, bound_ns: float, objective_ns: int | None = None) -> None:
         """Nothing more is asked of a candidate; ``objective_ns``: of the plan that was found with it."""

@@ -28,6 +28,16 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class Like(StrEnum):
+    """The standard recipes."""
+
+    DATA_PARALLEL = "data_parallel"
+    ZERO3 = "zero3"
+    MEGATRON = "megatron"
+    GPIPE = "gpipe"
+    HYBRID_3D = "hybrid_3d"
+
+
 def _option(
     *names: str,
     metavar: str,
@@ -130,6 +140,10 @@ Zero: TypeAlias = Annotated[
 RecomputeMode: TypeAlias = Annotated[
     Recompute | None,
     _option("--recompute", metavar="none|selective|full", text="Pin recomputation of blocks.", panel=_SEARCH),
+]
+LikeRecipe: TypeAlias = Annotated[
+    Like | None,
+    _option("--like", metavar="RECIPE", text=f"Plan as a standard recipe does: {', '.join(Like)}.", panel=_SEARCH),
 ]
 Rng: TypeAlias = Annotated[
     str,

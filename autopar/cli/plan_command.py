@@ -31,6 +31,7 @@ def plan(
     schedule: options.Schedule = None,
     zero: options.Zero = None,
     recompute: options.RecomputeMode = None,
+    like: options.LikeRecipe = None,
     rng: options.Rng = "exact",
     time_limit: options.TimeLimit = "60s",
     output: options.Output = None,
@@ -53,6 +54,7 @@ def plan(
         "schedule": schedule,
         "zero": zero,
         "recompute": None if recompute is None else recompute.value,
+        "like": None if like is None else like.value,
         "rng": rng,
         "time_limit": parse_time_limit_s(time_limit),
     }
@@ -99,7 +101,10 @@ def _print(made: Plan, *, as_json: bool) -> None:
 
     show_plan(made)
     if made.search and "total_s" in made.search:
-        parts = {"trace_s": "tracing", "fold_s": "folding", "solve_s": "solving", "lower_s": "lowering"}
+        parts = {
+            "trace_s": "tracing", "fold_s": "folding", "solve_s": "solving", "recipes_s": "recipes",
+            "lower_s": "lowering",
+        }  # fmt: skip
         split = ", ".join(
             f"{text} {made.search[key]:.2f}" for key, text in parts.items() if key in made.search
         )

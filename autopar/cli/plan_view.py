@@ -12,6 +12,7 @@ from autopar.cli.output import stdout, warn
 from autopar.cli.plan_collectives import collectives
 from autopar.cli.plan_placements import placements
 from autopar.cli.plan_pricing import pricing
+from autopar.cli.plan_recipes import recipes
 from autopar.cli.tables import bar, pairs, percent, seconds, section, size, table
 from autopar.cost_model import Cluster
 from autopar.ir.plan import Plan
@@ -52,6 +53,8 @@ def _parts(plan: Plan, path: Path | None) -> Iterator[RenderableType]:
     yield _summary(plan)
     yield _step_time(plan)
     yield _memory(plan)
+    if plan.recipes:
+        yield recipes(plan)
     yield _blocks(plan)
     yield placements(plan)
     if plan.collectives:

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from autopar.cli.options import Like
 from autopar.ir.constraints import Constraint
-from autopar.ir.plan import Plan
+from autopar.ir.plan import RECIPE_NAMES, Plan
 
 MODEL = ("plan", "zoo:gpt2", "--layers", 1, "--batch-size", 4, "--seq-len", 16)
 PLAN = (*MODEL, "--cluster", "1x2xCPU")
@@ -15,7 +16,7 @@ PLAN = (*MODEL, "--cluster", "1x2xCPU")
 
 def test_without_options_everything_is_left_to_the_search(cli, api):
     assert cli(*PLAN).code == 0
-    free = ("mesh", "memory_budget", "mixed_precision", "num_microbatches", "schedule", "zero", "recompute")
+    free = ("mesh", "memory_budget", "mixed_precision", "num_microbatches", "schedule", "zero", "recompute", "like")
     assert {api.keywords[key] for key in free} == {None}
     assert (api.keywords["optimizer"], api.keywords["rng"], api.keywords["time_limit"]) == (
         "adamw",
@@ -27,7 +28,7 @@ def test_without_options_everything_is_left_to_the_search(cli, api):
 
 def test_every_option_reaches_the_keyword_of_its_name(cli, api):
     words = "--mesh dp=2 --memory-budget 60GiB --optimizer sgd --mixed-precision bf16 --num-microbatches 2"
-    words += " --schedule 1F1B --zero 3 --recompute full --rng fast --time-limit 2min"
+    words += " --schedule 1F1B --zero 3 --recompute full --rng fast --time-limit 2min --like megatron"
     assert cli(*PLAN, *words.split()).code == 0
     others = ("cluster", "profile", "name", "progress", "sizes")
     kwargs = {key: api.keywords[key] for key in api.keywords if key not in others}
@@ -40,6 +41,7 @@ def test_every_option_reaches_the_keyword_of_its_name(cli, api):
         "schedule": "1F1B",
         "zero": 3,
         "recompute": "full",
+        "like": "megatron",
         "rng": "fast",
         "time_limit": 120.0,
         "constraints": (),
@@ -121,6 +123,27 @@ def test_a_wrong_value_is_found_before_the_model_is_built(cli, api, monkeypatch,
     result = cli(*PLAN, *words)
     assert (result.code, api.calls) == (2, [])
     assert message in result.err
+
+
+def test_an_unknown_recipe_is_answered_with_those_that_exist(cli, api):
+    result = cli(*PLAN, "--like", "zero2")
+    assert (result.code, api.calls) == (2, [])
+    assert all(repr(name) in result.err for name in RECIPE_NAMES)
+    assert tuple(Like) == RECIPE_NAMES
+
+
+def test_a_recipe_that_cannot_be_placed_is_infeasible(cli):
+    words = "plan zoo:gpt2 --layers 1 --batch-size 3 --seq-len 16 --cluster 1x2xCPU --like data_parallel --json"
+    result = cli(*words.split())
+    assert result.code == 4
+    assert "dp=2 does not divide the batch of 3" in result.document["error"]["details"]["why"]
+
+
+def test_a_recipe_that_does_not_fit_is_infeasible(cli):
+    result = cli(*PLAN, "--like", "data_parallel", "--memory-budget", "700MB")
+    assert result.code == 4
+    assert "0.7 GB may be used" in result.err
+    assert "like='data_parallel'" in result.err
 
 
 def test_an_unknown_model_is_answered_with_the_nearest(cli, api):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from pydantic import ValidationError
 
 from autopar.cli.plan_placements import block_of
 from autopar.cli.plan_view import warnings
@@ -118,6 +119,46 @@ def test_islands_and_prices_are_listed(shown):
     assert "aten.sort.default 2 1.0 %" in text
     assert "Prices: cost profile builtin (sha256 a3a3a3a3a3a3)" in text
     assert "measured rate matmul" in text
+
+
+RECIPES = {
+    "data_parallel": {"objective_s": 0.5, "fits": False, "why": "needs 128.5 GB", "mesh": {"dp": 8},
+                      "num_microbatches": 1},
+    "zero3": {"objective_s": 0.618, "fits": True, "mesh": {"dp": 8}, "num_microbatches": 2},
+    "gpipe": {"objective_s": None, "fits": False, "why": "3 repeated layers cannot be cut"},
+}  # fmt: skip
+
+
+def test_standard_recipes_stand_beside_the_plan(shown):
+    text = lines(shown(recipes=RECIPES))
+    assert "1.50× faster than the best of five standard recipes (zero3)" in text[text.index("Standard recipes") + 1]
+    assert "data_parallel 500 ms 1.21× no needs 128.5 GB" in text
+    assert "zero3 618 ms 1.50× yes dp 8, 2 microbatch(es)" in text
+    assert "gpipe no 3 repeated layers cannot be cut" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fits", "words"),
+    [
+        (0.412, True, "as fast as the best of five standard recipes (zero3)"),
+        (0.206, True, "2.00× slower than the best of five standard recipes (zero3)"),
+        (0.206, False, "none of the five standard recipes fits"),
+    ],
+)
+def test_a_plan_says_how_it_stands_to_the_recipes(seconds, fits, words):
+    plan = example_plan(recipes={"zero3": {"objective_s": seconds, "fits": fits}})
+    assert plan.compared() == words
+    assert plan.explain().splitlines()[-1] == words
+
+
+def test_a_plan_without_recipes_says_nothing_of_them(shown):
+    assert "recipes" not in example_plan().document()
+    assert "tandard recipe" not in shown() + example_plan().explain()
+
+
+def test_a_recipe_that_does_not_exist_is_refused():
+    with pytest.raises(ValidationError, match="recipe zero2: the standard recipes are data_parallel, zero3"):
+        example_plan(recipes={"zero2": {"objective_s": 1.0, "fits": True}})
 
 
 def test_one_device_needs_no_mesh_and_sends_nothing(shown):

@@ -34,9 +34,9 @@ def answer(plan, *changes: str, **more):
     [
         ("memory=+1GB", {"memory_budget": "3GB"}),
         ("memory=4GB", {"memory_budget": "4GB"}),
-        ("bandwidth.inter=10Gb/s", {"cluster": "2x4xA100-SXM-80GB@10Gb/s"}),
+        pytest.param("bandwidth.inter=10Gb/s", {"cluster": "2x4xA100-SXM-80GB@10Gb/s"}, marks=pytest.mark.slow),
         ("devices=4", {"cluster": "1x4xA100-SXM-80GB"}),
-        ("devices=4x8xH100-SXM", {"cluster": "4x8xH100-SXM"}),
+        pytest.param("devices=4x8xH100-SXM", {"cluster": "4x8xH100-SXM"}, marks=pytest.mark.slow),
         ("batch=64", {"batch_size": 64}),
     ],
 )
@@ -44,6 +44,7 @@ def test_the_answer_is_that_of_a_fresh_search(plan, change, options):
     assert answer(plan, change).to_bytes() == planned(**options).to_bytes()
 
 
+@pytest.mark.slow
 def test_another_link_inside_the_node_is_a_profile_with_that_link(plan, tmp_path):
     (tmp_path / "builtin.toml").write_text("[link.nvlink3]\nbandwidth_gb_s = 20\n")
     found = answer(plan, "bandwidth.intra=20GB/s")
@@ -57,6 +58,7 @@ def test_several_changes_are_made_together(plan):
     assert both.to_bytes() == planned(memory_budget="3GB", cluster="1x4xA100-SXM-80GB").to_bytes()
 
 
+@pytest.mark.slow
 def test_a_change_that_leaves_too_little_memory_is_infeasible(plan):
     with pytest.raises(InfeasibleError):
         answer(plan, "memory=-1990MB")
