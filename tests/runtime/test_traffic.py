@@ -70,3 +70,15 @@ def test_a_simulated_step_sends_what_a_real_one_sends() -> None:
         real = Counter(report["counts"])
         real.subtract(report["simulated"])
         assert +real == {"all_reduce": 1} and not -real, report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_simulated_pipeline_sends_what_a_real_one_sends(zero: int) -> None:
+    """At level 3 torch gathers for each forward, and for a backward what no backward before it has gathered."""
+    options = {"zero": zero, "num_microbatches": MICROBATCHES, "recompute": "none"}
+    case = Case(model="gpt2", mesh={"pp": 2, "dp": 2}, options=options)
+    report = run_processes(4, counted, case, timeout_s=280)[0]
+    real = Counter(report["counts"])
+    real.subtract(report["simulated"])
+    assert +real == {"all_reduce": 1} and not -real, report
