@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 
 import pytest
@@ -116,3 +117,19 @@ def test_pipelines_differ_from_the_objective_in_parts_that_add_up(schedule: str)
     options = {"mesh": {"pp": 4, "dp": 4}, "schedule": schedule, "num_microbatches": 8, "mixed_precision": "bf16"}
     _, _, found = of_zoo("llama3-8b", 8, "2x8xH100-SXM", **options)
     assert_explained(found)
+
+
+@pytest.mark.slow
+def test_126_layers_and_64_microbatches_at_16_places_take_seconds() -> None:
+    """About 2 s of processor time; the timeline tells calls."""
+    options = {"mesh": {"pp": 16, "dp": 4, "tp": 8}, "num_microbatches": 64, "mixed_precision": "bf16"}
+    model, inputs = find("llama3-405b").build()
+    arguments = check(name="model", cluster="64x8xH100-SXM", **options)
+    plan, program = find_plan(ready(model, inputs, arguments), arguments)
+    before = time.process_time()
+    timeline = simulate(
+        program, arguments.cluster, arguments.profile, optimizer=plan.optimizer, pipeline=pipeline_of(plan, program)
+    )
+    assert time.process_time() - before < 10
+    assert timeline.detail == "calls" and len(timeline.places) == 16
+    assert_explained(compare(timeline, plan))
