@@ -45,10 +45,6 @@ def small(name: str) -> tuple[Plan, Timeline, Comparison]:
     return simulated(found.build(), found.batch(), profile=STREAMS, loss_fn=found.loss_fn, **options)
 
 
-def of_zoo(name: str, layers: int | None, cluster: str, **options: Any) -> tuple[Plan, Timeline, Comparison]:
-    return simulated(*find(name).build(layers=layers), cluster=cluster, **options)
-
-
 def assert_explained(found: Comparison) -> None:
     """Causes add up to the difference within 1 %, and the simulated parts to the simulated step."""
     assert abs(found.unexplained_s) <= 0.01 * abs(found.difference_s) + ROUNDING * found.objective_s, found
@@ -104,7 +100,7 @@ def test_the_document_is_plain_data() -> None:
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
 def test_the_zoo_agrees_with_the_objective(name: str, cluster: str, options: dict[str, Any]) -> None:
-    _, _, found = of_zoo(name, None, cluster, **options)
+    _, _, found = simulated(*find(name).build(), cluster=cluster, **options)
     assert abs(found.difference_s) <= 0.05 * found.objective_s
     assert_explained(found)
 
@@ -113,7 +109,8 @@ def test_the_zoo_agrees_with_the_objective(name: str, cluster: str, options: dic
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
 def test_pipelines_differ_from_the_objective_in_parts_that_add_up(schedule: str) -> None:
     options = {"mesh": {"pp": 4, "dp": 4}, "schedule": schedule, "num_microbatches": 8, "mixed_precision": "bf16"}
-    _, _, found = of_zoo("llama3-8b", 8, "2x8xH100-SXM", **options)
+    model, inputs = find("llama3-8b").build(layers=8, seq_len=2048)
+    _, _, found = simulated(model, inputs, cluster="2x8xH100-SXM", **options)
     assert_explained(found)
 
 
