@@ -45,7 +45,7 @@ def simulate(
         write_atomic(trace, simulator.trace_bytes(timeline))
         note(f"saved {trace}")
     if as_json:
-        print_json(simulator.document(timeline, found) | {"plan_sha256": plan.sha256})
+        print_json({"model": plan.model, "plan_sha256": plan.sha256, **simulator.document(timeline, found)})
         return
     from autopar.cli.simulate_view import show_simulation
 

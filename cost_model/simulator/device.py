@@ -25,7 +25,7 @@ from autopar.cost_model.simulator.instructions import (
     Work,
 )
 from autopar.cost_model.simulator.record import Recorder
-from autopar.cost_model.simulator.timeline import CATEGORIES, CAUSES
+from autopar.cost_model.simulator.timeline import CAUSES, COMPUTED
 from autopar.ir.errors import IRError
 
 
@@ -57,7 +57,7 @@ class Device:
         self.now = 0.0
         self.done = False
         self.waiting: Key | None = None
-        self.busy = dict.fromkeys(CATEGORIES, 0.0)
+        self.busy = dict.fromkeys(COMPUTED, 0.0)
         self.waits = dict.fromkeys(CAUSES, 0.0)
         self.moved = dict.fromkeys(CAUSES, 0.0)
         self._script, self._overlap, self._arrived = script, overlap, arrived

@@ -38,7 +38,6 @@ class Holder:
     """
 
     name: str
-    block: str
     zero: int
     fsdp: bool
     gathers: tuple[Move, ...]
@@ -75,7 +74,7 @@ def holders(program: Program, prices: Prices) -> tuple[Holder, ...]:
         alike: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Parameter]] = {}
         for parameter in members:
             alike.setdefault((parameter.runtime_axes, parameter.inside), []).append(parameter)
-        found += [_holder(name, block, zero, alike[over], prices) for over in sorted(alike)]
+        found += [_holder(name, zero, alike[over], prices) for over in sorted(alike)]
     return tuple(found)
 
 
@@ -97,7 +96,7 @@ def _slots(params: object) -> Iterator[tuple[str, ...]]:
         yield tuple(map(str, names)) if isinstance(names, tuple) else ()
 
 
-def _holder(name: str, block: str, zero: int, members: Sequence[Parameter], prices: Prices) -> Holder:
+def _holder(name: str, zero: int, members: Sequence[Parameter], prices: Prices) -> Holder:
     axes, inside = members[0].runtime_axes, members[0].inside
     total = [sizes(parameter) for parameter in members]
     used, summed = sum(size.used for size in total), sum(size.summed for size in total)
@@ -110,7 +109,7 @@ def _holder(name: str, block: str, zero: int, members: Sequence[Parameter], pric
     # read both, write one; the first microbatch's are only brought to the type that they are added up in
     cast = summed + used if axes and summed != used else 0
     return Holder(
-        name=name, block=block, zero=zero, fsdp=bool(axes), gathers=tuple(reversed(gathers)), scatters=tuple(scatters),
+        name=name, zero=zero, fsdp=bool(axes), gathers=tuple(reversed(gathers)), scatters=tuple(scatters),
         reduces=tuple(reduces), accumulates=(_ns(cast, members, prices), _ns(2 * summed + used, members, prices)),
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # What an event is for. A communication has the category of what asked for it.
 CATEGORIES = ("forward", "backward", "recompute", "grad", "optimizer", "send")
+COMPUTED = CATEGORIES[:-1]
 # What the compute stream waits for: collectives of the program, parameters that are gathered, gradients that are
 # reduced, gradients that are added up at the end of the step, and other places of the pipeline.
 CAUSES = ("collectives", "gathers", "reductions", "sums", "places")

@@ -82,7 +82,7 @@ def test_debug_shows_the_traceback(cli, api, words):
         (["plan", "zoo:gpt2", "--batch-size", "0"], "Invalid value for '--batch-size'"),
         (["plan", "zoo:gpt2", "--mixed-precision", "fp8"], "Invalid value for '--mixed-precision'"),
         (["plan", "zoo:gpt2", "--recompute", "some"], "Invalid value for '--recompute'"),
-        (["simulate", "plan.json"], "No such command 'simulate'"),
+        (["fly", "plan.json"], "No such command 'fly'"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error_that_points_to_help(cli, words, message):

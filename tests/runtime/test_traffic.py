@@ -62,3 +62,23 @@ def test_the_plan_lists_what_is_sent() -> None:
         extra = Counter(report["counts"])
         extra.subtract(planned)
         assert all(0 <= count <= 2 for count in extra.values()), (report["counts"], planned)
+
+
+def test_a_simulated_step_sends_what_a_real_one_sends() -> None:
+    """At every ZeRO level and with every way to recompute, but for the sum by which ranks agree on their inputs."""
+    for report in found():
+        real = Counter(report["counts"])
+        real.subtract(report["simulated"])
+        assert +real == {"all_reduce": 1} and not -real, report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_simulated_pipeline_sends_what_a_real_one_sends(zero: int) -> None:
+    """At level 3 torch gathers for each forward, and for a backward what no backward before it has gathered."""
+    options = {"zero": zero, "num_microbatches": MICROBATCHES, "recompute": "none"}
+    case = Case(model="gpt2", mesh={"pp": 2, "dp": 2}, options=options)
+    report = run_processes(4, counted, case, timeout_s=280)[0]
+    real = Counter(report["counts"])
+    real.subtract(report["simulated"])
+    assert +real == {"all_reduce": 1} and not -real, report

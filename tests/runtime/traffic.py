@@ -8,6 +8,10 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autopar.compiling import pipeline_of
+from autopar.cost_model import Cluster, load_profile
+from autopar.cost_model.simulator import simulate
+from autopar.runtime.module import ParallelModule
 from tests.parity.processes import Case, parallel, step
 
 # Collectives on tensors of the model, by the operation that carries them; agreement between ranks uses others.
@@ -39,6 +43,17 @@ def counted(case: Case) -> dict[str, Any]:
         step(model, case.batch(1))
     holders = sum(1 for module in model._parts[0].top.modules() if type(module).__name__.startswith("FSDP"))
     return {
-        "counts": dict(traffic.counts), "holders": holders,
+        "counts": dict(traffic.counts), "holders": holders, "simulated": simulated(model),
         "planned": [(c.kind, c.count, c.where, c.phase) for c in model.plan.collectives],
     }  # fmt: skip
+
+
+def simulated(model: ParallelModule) -> dict[str, int]:
+    """Collectives of a simulated step."""
+    plan, program = model.plan, model._program
+    timeline = simulate(
+        program, Cluster.from_dict(plan.cluster), load_profile(None), optimizer=plan.optimizer,
+        pipeline=pipeline_of(plan, program), detail="operations",
+    )  # fmt: skip
+    here = [event for event in timeline.events if event.track.place == 0 and event.track.stream != "compute"]
+    return dict(Counter(kind for event in here if (kind := event.name.split()[0]) in KINDS.values()))

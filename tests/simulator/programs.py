@@ -37,20 +37,21 @@ class Known(CostProfile):
         return found / 1e9
 
 
-def cluster(mesh: Mesh) -> Cluster:
-    return Cluster.parse(f"1x{mesh.world_size}xH100-SXM")
+def cluster(mesh: Mesh, nodes: int = 1) -> Cluster:
+    return Cluster.parse(f"{nodes}x{mesh.world_size // nodes}xH100-SXM")
 
 
 def program_of(
     text: str, mesh: Mesh, *, parameters: Mapping[str, tuple[str, ...]] | None = None, zero: int = 0,
     microbatches: int = 1, recompute: Mapping[str, str] | None = None, loss: str | None = None,
+    inside: tuple[int, ...] = (), step_axes: tuple[str, ...] = (),
 ) -> Program:  # fmt: skip
     """A program from the text of its graph. ``parameters``: runtime axes of each, which are all f32[8]."""
     graph = parse_graph(text)
     kept = tuple(
         Parameter(
             fqn=fqn, type=TensorType("f32", (8,)), compute_dtype="f32", layout=Layout.replicated(mesh),
-            runtime_axes=axes,
+            runtime_axes=axes, inside=inside, step_axes=step_axes,
         )
         for fqn, axes in (parameters or {}).items()
     )  # fmt: skip
@@ -61,8 +62,10 @@ def program_of(
     )  # fmt: skip
 
 
-def step(program: Program, prices: Prices, *, base: Path | None = None, detail: str | None = None) -> Timeline:
-    return simulate(program, cluster(program.mesh), Known(prices, base), optimizer="adamw", detail=detail)
+def step(
+    program: Program, prices: Prices, *, base: Path | None = None, detail: str | None = None, nodes: int = 1
+) -> Timeline:
+    return simulate(program, cluster(program.mesh, nodes), Known(prices, base), optimizer="adamw", detail=detail)
 
 
 def equal_stages(schedule: str, places: int, loops: int, microbatches: int) -> Pipeline:

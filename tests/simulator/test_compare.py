@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 
 import pytest
@@ -43,10 +44,6 @@ def small(name: str) -> tuple[Plan, Timeline, Comparison]:
     family, options = SMALL[name]
     found = FAMILIES[family]
     return simulated(found.build(), found.batch(), profile=STREAMS, loss_fn=found.loss_fn, **options)
-
-
-def of_zoo(name: str, layers: int | None, cluster: str, **options: Any) -> tuple[Plan, Timeline, Comparison]:
-    return simulated(*find(name).build(layers=layers), cluster=cluster, **options)
 
 
 def assert_explained(found: Comparison) -> None:
@@ -103,10 +100,8 @@ def test_the_document_is_plain_data() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
-def test_the_zoo_agrees_with_the_objective(
-    name: str, layers: int | None, cluster: str, options: dict[str, Any]
-) -> None:
-    _, _, found = of_zoo(name, layers, cluster, **options)
+def test_the_zoo_agrees_with_the_objective(name: str, cluster: str, options: dict[str, Any]) -> None:
+    _, _, found = simulated(*find(name).build(), cluster=cluster, **options)
     assert abs(found.difference_s) <= 0.05 * found.objective_s
     assert_explained(found)
 
@@ -115,5 +110,22 @@ def test_the_zoo_agrees_with_the_objective(
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
 def test_pipelines_differ_from_the_objective_in_parts_that_add_up(schedule: str) -> None:
     options = {"mesh": {"pp": 4, "dp": 4}, "schedule": schedule, "num_microbatches": 8, "mixed_precision": "bf16"}
-    _, _, found = of_zoo("llama3-8b", 8, "2x8xH100-SXM", **options)
+    model, inputs = find("llama3-8b").build(layers=8, seq_len=2048)
+    _, _, found = simulated(model, inputs, cluster="2x8xH100-SXM", **options)
     assert_explained(found)
+
+
+@pytest.mark.slow
+def test_126_layers_and_64_microbatches_at_16_places_take_seconds() -> None:
+    """About 2 s of processor time; the timeline tells calls."""
+    options: dict[str, Any] = {"mesh": {"pp": 16, "dp": 4, "tp": 8}, "num_microbatches": 64, "mixed_precision": "bf16"}
+    model, inputs = find("llama3-405b").build()
+    arguments = check(name="model", cluster="64x8xH100-SXM", **options)
+    plan, program = find_plan(ready(model, inputs, arguments), arguments)
+    before = time.process_time()
+    timeline = simulate(
+        program, arguments.cluster, arguments.profile, optimizer=plan.optimizer, pipeline=pipeline_of(plan, program)
+    )
+    assert time.process_time() - before < 10
+    assert timeline.detail == "calls" and len(timeline.places) == 16
+    assert_explained(compare(timeline, plan))

@@ -101,12 +101,15 @@ def test_a_collective_is_hidden_behind_work_that_does_not_need_it(heavy: int, ex
     assert waits(found) == ({"collectives": 4 - heavy} if heavy < 4 else {})
 
 
-def test_the_overlap_fraction_is_the_speed_of_communication_beside_computing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fraction", "left"), [(1.0, 0), (0.5, 1), (0.0, 4)])
+def test_the_overlap_fraction_is_the_speed_of_communication_beside_computing(
+    fraction: float, left: int, tmp_path: Path
+) -> None:
     """Half as fast: behind 6 ns of computing 3 ns of communication are hidden."""
-    base = tmp_path / "half.toml"
-    base.write_text("[device.H100-SXM]\noverlap_fraction = 0.5\n")
+    base = tmp_path / "own.toml"
+    base.write_text(f"[device.H100-SXM]\noverlap_fraction = {fraction}\n")
     prices: Prices = {"aten.linear.default": 10, "aten.matmul.default": 6, "all_reduce": 4}
-    assert ns(step(program_of(BESIDE, TP), prices, base=base)) == 10 + 6 + 1
+    assert ns(step(program_of(BESIDE, TP), prices, base=base)) == 10 + 6 + left
 
 
 def test_zero_3_gathers_ahead_and_scatters_behind() -> None:
@@ -147,6 +150,22 @@ def test_each_zero_level_moves_what_it_must(zero: int, gathers: int, scatters: i
     streams = [event.track.stream for event in found.events]
     assert (streams.count("all-gather"), streams.count("reduce-scatter")) == (gathers, scatters)
     assert streams.count("all-reduce") == (3 if zero == 0 else 0)
+
+
+def test_copies_on_several_nodes_are_added_up_once_a_step() -> None:
+    """HSDP: cut among two neighbours, gradients scattered every microbatch, summed among the nodes after the last."""
+    four = LAYERS.replace("dp=2", "dp=4")
+    prices: Prices = {"aten.add.Tensor": (10, 20), "all_gather": 1, "reduce_scatter": 1, "all_reduce": 1}
+    program = program_of(four, Mesh((("dp", 4),)), parameters=THREE, zero=2, microbatches=2, inside=(2,))
+    streams = [event.track.stream for event in step(program, prices, nodes=2).events]
+    counts = [streams.count(stream) for stream in ("all-gather", "reduce-scatter", "all-reduce")]
+    assert counts == [3, 6, 3]
+
+
+def test_gradients_that_wait_for_the_end_of_the_step_are_added_up_in_one_buffer() -> None:
+    program = program_of(BESIDE, TP, parameters={"w": (), "v": ()}, step_axes=("tp",))
+    found = step(program, {"all_reduce": 5, "optimizer": (0, 7)})
+    assert waits(found) == {"collectives": 5, "sums": 5} and ns(found) == 17
 
 
 def test_recomputation_ends_before_the_last_product() -> None:
