@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from autopar.cost_model import Cluster, CostProfile, axis_groups
 from autopar.ir.errors import InfeasibleError, UnsupportedError
@@ -19,6 +20,8 @@ from autopar.ir.mesh import Mesh
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
 from autopar.passes.ground import Ground
+from autopar.passes.kinds import kinds
+from autopar.passes.microbatches import refuse_writes
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
@@ -52,6 +55,7 @@ class Bounds:
     price: float = 0.0  # of memory (ns a byte), where it last bound: problems are alike
     binds: bool = False  # whether memory costs the best plan time; then bounds that ignore it tell little
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
+    short: set[tuple[object, ...]] = field(default_factory=set)  # of ``known``: what was enough when it was asked for
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
     variants: dict[tuple[str | None, bool], Model] = field(default_factory=dict)
 
@@ -60,6 +64,10 @@ class Bounds:
         """Whether only a candidate's own mesh may bound it, as where prices or constraints are the user's."""
         hooked = self.profile.has_compute_hook or self.profile.has_collective_hook
         return hooked or not self.searched or bool(self.model.settings.constraints)
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[str, str], int]:
+        return kinds(self.model, self.positions)
 
     def model_for(self, schedule: str | None, *, pooled: bool = False) -> Model:
         """The model with the modes that a schedule leaves it."""
@@ -76,9 +84,11 @@ class Bounds:
         pooled: bool = False,
     ) -> tuple[Encoded, Pricing] | None:  # fmt: skip
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
-        self.problems += 1
         count = candidate.count
         try:
+            if count > 1:
+                refuse_writes(self.model.graph, count)
+            self.problems += 1
             ground = self._ground(candidate, inner=inner)
             model = self.model_for(schedule, pooled=pooled)
             made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
@@ -96,27 +106,28 @@ class Bounds:
                 mesh=with_time(candidate.mesh, candidate.count), cluster=self.cluster, profile=self.profile,
                 groups=axis_groups(candidate.full.axes, self.cluster),
             )  # fmt: skip
-            ground = Ground(self.model, replace(self.positions, inner=inner), pricing)
+            ground = Ground(self.model, replace(self.positions, inner=inner), pricing, self._kinds)
         self.grounds[key] = ground
         if len(self.grounds) > GROUNDS:
             del self.grounds[next(iter(self.grounds))]
         return ground
 
-    def raised(self, candidate: Candidate) -> Candidate | None:
-        """The candidate with the next bound; None if the model cannot be placed so."""
+    def raised(self, candidate: Candidate, enough_ns: int | None = None) -> Candidate | None:
+        """The candidate with the next bound; None if the model cannot be placed so. ``enough_ns``: rules it out."""
         rung = Rung(candidate.rung + 1)
-        bound = self._bound_ns(candidate, rung)
+        bound = self._bound_ns(candidate, rung, enough_ns)
         if bound is None:
             return None
         return replace(candidate, rung=rung, bound_ns=max(bound, candidate.bound_ns))
 
-    def _bound_ns(self, candidate: Candidate, rung: Rung) -> int | None:
+    def _bound_ns(self, candidate: Candidate, rung: Rung, enough_ns: int | None) -> int | None:
         """0 where there is no such bound."""
         if rung == Rung.OWN:
-            return self._free_ns(candidate)
+            return self._free_ns(candidate, enough_ns=enough_ns)
         if rung == Rung.FEWEST:
             fewer = replace(candidate, count=candidate.fewest, more=())
-            return self._free_ns(fewer) if candidate.count > candidate.fewest or self.binds else 0
+            known = candidate.count > candidate.fewest or self.binds
+            return self._free_ns(fewer, enough_ns=enough_ns) if known else 0
         if self.own_only:
             return 0
         mesh = candidate.mesh
@@ -205,23 +216,32 @@ class Bounds:
         full = Mesh((("rest", self.cluster.world_size // size), (axis, size)))
         return Candidate(mesh=Mesh(((axis, size),)), full=full, count=1, fewest=1)
 
-    def _free_ns(self, candidate: Candidate, *, inner: bool = False) -> int | None:
-        """All work on one stage's devices, memory ignored. What one schedule allows is a part of what 1F1B does."""
+    def _free_ns(self, candidate: Candidate, *, inner: bool = False, enough_ns: int | None = None) -> int | None:
+        """All work on one stage's devices, memory ignored. What one schedule allows is a part of what 1F1B does.
+
+        ``enough_ns``: what more than this the bound may be is not asked for.
+        """
         groups = axis_groups(candidate.full.axes, self.cluster)
         schedule = None if candidate.shape is None else "1f1b"
         near = tuple(groups[axis] for axis in candidate.mesh.names)
         key = near, candidate.count, schedule, inner
-        if key not in self.known:
-            self.known[key] = self._solved_ns(candidate, schedule, inner=inner)
+        known = self.known.get(key) or 0
+        if key not in self.known or (key in self.short and (enough_ns is None or known < enough_ns)):
+            self.known[key] = self._solved_ns(candidate, schedule, inner=inner, enough_ns=enough_ns)
+            self.short.discard(key)
+            if enough_ns is not None and (self.known[key] or 0) >= enough_ns:
+                self.short.add(key)
         return self.known[key]
 
-    def _solved_ns(self, candidate: Candidate, schedule: str | None, *, inner: bool) -> int | None:
+    def _solved_ns(
+        self, candidate: Candidate, schedule: str | None, *, inner: bool, enough_ns: int | None
+    ) -> int | None:
         encoded = self.encode(candidate, schedule, ample=True, inner=inner)
         if encoded is None:
             return None
-        free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
+        free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0, upper_bound_ns=enough_ns)
         self.evaluations += free.evaluations
-        if free.found:
+        if free.found or free.status == "dominated":
             return free.bound_ns
         self._refuse(candidate, UnsupportedError(
             f"no placement is legal on mesh({candidate.mesh}) with {candidate.count} microbatch(es): some value is "

@@ -63,8 +63,8 @@ class Standing:
     def take(self, best: Best) -> None:
         """Keep a plan that is better than all before."""
         self.best, self.best_ns = best, best.objective_ns * best.candidate.handicap
-        free = best.solution.free_bound_ns * BINDS
-        self.bounds.binds = best.cut is None and best.objective_ns > free and not self.bounds.own_only
+        slower = best.objective_ns > best.solution.free_bound_ns * BINDS and best.solution.price > 0
+        self.bounds.binds = best.cut is None and slower and not self.bounds.own_only
 
     def near(self, found: Closest, least_bytes: int) -> None:
         """Remember a placement that did not fit, by what it needs of one place."""
