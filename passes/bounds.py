@@ -21,7 +21,6 @@ from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
 from autopar.passes.ground import Ground
 from autopar.passes.kinds import kinds
-from autopar.passes.microbatches import refuse_writes
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
@@ -56,6 +55,8 @@ class Bounds:
     binds: bool = False  # whether memory costs the best plan time; then bounds that ignore it tell little
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
     short: set[tuple[object, ...]] = field(default_factory=set)  # of ``known``: what was enough when it was asked for
+    cut: set[int] = field(default_factory=set)  # numbers of microbatches that were tried on one device
+    uncut: dict[int, UnsupportedError] = field(default_factory=dict)  # those that no mesh can take
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
     variants: dict[tuple[str | None, bool], Model] = field(default_factory=dict)
 
@@ -85,17 +86,31 @@ class Bounds:
     ) -> tuple[Encoded, Pricing] | None:  # fmt: skip
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
         count = candidate.count
+        if count in self.uncut:
+            self._refuse(candidate, self.uncut[count])
+            return None
+        self.problems += 1
         try:
-            if count > 1:
-                refuse_writes(self.model.graph, count)
-            self.problems += 1
             ground = self._ground(candidate, inner=inner)
             model = self.model_for(schedule, pooled=pooled)
             made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
             return made, ground.pricing
         except (UnsupportedError, InfeasibleError) as error:
             self._refuse(candidate, error)
+            if count > 1 and isinstance(error, UnsupportedError):
+                self._cut(count)
             return None
+
+    def _cut(self, count: int) -> None:
+        """Remember whether one device cannot take so many microbatches either: time leaves no choice, so none can."""
+        if count in self.cut:
+            return
+        self.cut.add(count)
+        try:
+            ground = self._ground(replace(self._alone("dp", 1), count=count), inner=False)
+            build(self.model, ground.found, ground.pricing, count, ample=True, ground=ground)
+        except UnsupportedError as error:
+            self.uncut[count] = error
 
     def _ground(self, candidate: Candidate, *, inner: bool) -> Ground:
         """What the problems of one mesh share; the latest few are kept."""
