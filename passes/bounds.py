@@ -24,7 +24,7 @@ from autopar.passes.kinds import kinds
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
-from autopar.passes.solve import solve, solver_of
+from autopar.passes.solve import AnySolver, solver_of
 
 UNLIMITED_BYTES = 10**15
 GROUNDS = 16  # of so many meshes what their problems share is kept
@@ -54,7 +54,8 @@ class Bounds:
     price: float = 0.0  # of memory (ns a byte), where it last bound: problems are alike
     binds: bool = False  # whether memory costs the best plan time; then bounds that ignore it tell little
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
-    short: set[tuple[object, ...]] = field(default_factory=set)  # of ``known``: what was enough when it was asked for
+    exact: set[tuple[object, ...]] = field(default_factory=set)  # of ``known``: what is not to be raised any further
+    begun: dict[tuple[object, ...], AnySolver] = field(default_factory=dict)  # the latest of the others
     cut: set[int] = field(default_factory=set)  # numbers of microbatches that were tried on one device
     uncut: dict[int, UnsupportedError] = field(default_factory=dict)  # those that no mesh can take
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
@@ -137,8 +138,8 @@ class Bounds:
 
     def _bound_ns(self, candidate: Candidate, rung: Rung, enough_ns: int | None) -> int | None:
         """0 where there is no such bound."""
-        if rung == Rung.OWN:
-            return self._free_ns(candidate, enough_ns=enough_ns)
+        if rung in (Rung.ROUGH, Rung.OWN):
+            return self._free_ns(candidate, enough_ns=enough_ns, rough=rung == Rung.ROUGH)
         if rung == Rung.FEWEST:
             fewer = replace(candidate, count=candidate.fewest, more=())
             known = candidate.count > candidate.fewest or self.binds
@@ -231,32 +232,50 @@ class Bounds:
         full = Mesh((("rest", self.cluster.world_size // size), (axis, size)))
         return Candidate(mesh=Mesh(((axis, size),)), full=full, count=1, fewest=1)
 
-    def _free_ns(self, candidate: Candidate, *, inner: bool = False, enough_ns: int | None = None) -> int | None:
+    def _free_ns(
+        self, candidate: Candidate, *, inner: bool = False, enough_ns: int | None = None, rough: bool = False
+    ) -> int | None:
         """All work on one stage's devices, memory ignored. What one schedule allows is a part of what 1F1B does.
 
-        ``enough_ns``: what more than this the bound may be is not asked for.
+        ``enough_ns``: by how much more the bound may be is not asked. ``rough``: nor what little work does not tell.
         """
         groups = axis_groups(candidate.full.axes, self.cluster)
         schedule = None if candidate.shape is None else "1f1b"
         near = tuple(groups[axis] for axis in candidate.mesh.names)
         key = near, candidate.count, schedule, inner
-        known = self.known.get(key) or 0
-        if key not in self.known or (key in self.short and (enough_ns is None or known < enough_ns)):
-            self.known[key] = self._solved_ns(candidate, schedule, inner=inner, enough_ns=enough_ns)
-            self.short.discard(key)
-            if enough_ns is not None and (self.known[key] or 0) >= enough_ns:
-                self.short.add(key)
+        enough = rough or key in self.exact or (enough_ns is not None and (self.known.get(key) or 0) >= enough_ns)
+        if key not in self.known or not enough:
+            solver = self.begun.pop(key, None) or self._free_solver(candidate, schedule, inner=inner)
+            found = None if solver is None else self._raised_ns(candidate, key, solver, enough_ns, rough=rough)
+            self.known[key] = found
+            if found is None:
+                self.exact.add(key)
         return self.known[key]
 
-    def _solved_ns(
-        self, candidate: Candidate, schedule: str | None, *, inner: bool, enough_ns: int | None
-    ) -> int | None:
+    def _free_solver(self, candidate: Candidate, schedule: str | None, *, inner: bool) -> AnySolver | None:
         encoded = self.encode(candidate, schedule, ample=True, inner=inner)
         if encoded is None:
             return None
-        free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0, upper_bound_ns=enough_ns)
-        self.evaluations += free.evaluations
-        if free.found or free.status == "dominated":
+        solver = solver_of(encoded[0].problem, memory_bytes=UNLIMITED_BYTES)
+        self.evaluations += solver.evaluations
+        return solver
+
+    def _raised_ns(
+        self, candidate: Candidate, key: tuple[object, ...], solver: AnySolver, enough_ns: int | None, *, rough: bool
+    ) -> int | None:
+        """Its bound after more work; the solver is kept if there is more to be had. None where nothing is legal."""
+        before = solver.evaluations
+        if rough:
+            solver.tighten()
+        free = None if rough else solver.solution(0, upper_bound_ns=enough_ns)
+        self.evaluations += solver.evaluations - before
+        if free is None or free.status == "dominated":
+            self.begun[key] = solver
+            if len(self.begun) > GROUNDS:
+                del self.begun[next(iter(self.begun))]
+            return solver.bound_ns
+        self.exact.add(key)
+        if free.found:
             return free.bound_ns
         self._refuse(candidate, UnsupportedError(
             f"no placement is legal on mesh({candidate.mesh}) with {candidate.count} microbatch(es): some value is "

@@ -14,7 +14,7 @@ from autopar.ir.errors import IRError
 from autopar.passes.problem import FloatArray, Problem, verify_problem
 from autopar.passes.solve.check import measure_assignment
 from autopar.passes.solve.choice import Multipliers
-from autopar.passes.solve.lagrangian import at_price, search_multipliers
+from autopar.passes.solve.lagrangian import at_price, search_multipliers, tighten
 from autopar.passes.solve.model import Model
 from autopar.passes.solve.progress import Progress
 from autopar.passes.solve.relax import Relaxation
@@ -81,6 +81,10 @@ class SplitSolver:
             free[at] = max(free[at], solver.free_bound_ns)
         lowest = float(free.min())
         return math.ceil(lowest) if math.isfinite(lowest) else 0
+
+    def tighten(self) -> None:
+        """As ``Solver.tighten``."""
+        tighten(self._relaxation, self._progress)
 
     def solution(self, effort: int, *, upper_bound_ns: int | None = None) -> Solution:
         """As ``Solver.solution``."""
