@@ -11,7 +11,7 @@ from torch import nn
 
 import autopar
 from autopar.ir.errors import UnsupportedError
-from autopar.passes import bounds
+from autopar.passes.build import build
 
 
 class Normed(nn.Module):
@@ -27,13 +27,12 @@ class Normed(nn.Module):
 
 def test_a_number_of_microbatches_is_refused_on_one_mesh_and_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: Counter[int] = Counter()
-    original = bounds.build
 
-    def build(model: Any, found: Any, pricing: Any, count: int, **how: Any) -> Any:
+    def counted(model: Any, found: Any, pricing: Any, count: int, **how: Any) -> Any:
         tried[count] += 1
-        return original(model, found, pricing, count, **how)
+        return build(model, found, pricing, count, **how)
 
-    monkeypatch.setattr(bounds, "build", build)
+    monkeypatch.setattr("autopar.passes.bounds.build", counted)
     batch = torch.zeros(64, 32), torch.zeros(64, dtype=torch.long)
     plan = autopar.plan(Normed(), batch, cluster="1x8xH100-SXM")
     assert plan.num_microbatches == 1
