@@ -77,6 +77,13 @@ class Layout:
     def __hash__(self) -> int:  # searches look layouts up by the million
         return self._hash
 
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return self._hash == other._hash and self.placements == other.placements and self.mesh == other.mesh
+
     @classmethod
     def replicated(cls, mesh: Mesh) -> Layout:
         return cls(mesh, (R,) * len(mesh.axes))

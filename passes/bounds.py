@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from autopar.cost_model import Cluster, CostProfile, axis_groups
 from autopar.ir.errors import InfeasibleError, UnsupportedError
@@ -19,10 +20,11 @@ from autopar.ir.mesh import Mesh
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
 from autopar.passes.ground import Ground
+from autopar.passes.kinds import kinds
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
-from autopar.passes.solve import solve, solver_of
+from autopar.passes.solve import AnySolver, solve, solver_of
 
 UNLIMITED_BYTES = 10**15
 GROUNDS = 16  # of so many meshes what their problems share is kept
@@ -63,6 +65,10 @@ class Bounds:
     price: float = 0.0  # of memory (ns a byte), where it last bound: problems are alike
     binds: bool = False  # whether memory costs the best plan time; then bounds that ignore it tell little
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
+    exact: set[tuple[object, ...]] = field(default_factory=set)  # of ``known``: what is not to be raised any further
+    begun: dict[tuple[object, ...], AnySolver] = field(default_factory=dict)  # the latest of the others
+    cut: set[int] = field(default_factory=set)  # numbers of microbatches that were tried on one device
+    uncut: dict[int, UnsupportedError] = field(default_factory=dict)  # those that no mesh can take
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
     variants: dict[tuple[str | None, bool, bool], Model] = field(default_factory=dict)
 
@@ -70,6 +76,10 @@ class Bounds:
     def own_only(self) -> bool:
         """Whether only a candidate's own mesh may bound it, as where prices are the user's."""
         return self.profile.has_compute_hook or self.profile.has_collective_hook or not self.searched
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[str, str], int]:
+        return kinds(self.model, self.positions)
 
     def model_for(self, schedule: str | None, *, pooled: bool = False, alone: bool = False) -> Model:
         """The model with the modes that a schedule leaves it.
@@ -90,8 +100,11 @@ class Bounds:
         pooled: bool = False, alone: bool = False,
     ) -> tuple[Encoded, Pricing] | None:  # fmt: skip
         """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
-        self.problems += 1
         count = candidate.count
+        if count in self.uncut:
+            self._refuse(candidate, self.uncut[count])
+            return None
+        self.problems += 1
         try:
             model = self.model_for(schedule, pooled=pooled, alone=alone)
             ground = self._ground(model, candidate, inner=inner)
@@ -99,7 +112,21 @@ class Bounds:
             return made, ground.pricing
         except (UnsupportedError, InfeasibleError) as error:
             self._refuse(candidate, error)
+            if count > 1 and isinstance(error, UnsupportedError):
+                self._cut(count)
             return None
+
+    def _cut(self, count: int) -> None:
+        """Remember whether one device cannot take so many microbatches either: time leaves no choice, so none can."""
+        if count in self.cut:
+            return
+        self.cut.add(count)
+        model = self.model_for(None, alone=True)
+        try:
+            ground = self._ground(model, replace(self._alone("dp", 1), count=count), inner=False)
+            build(model, ground.found, ground.pricing, count, ample=True, ground=ground)
+        except UnsupportedError as error:
+            self.uncut[count] = error
 
     def _ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
         """What the problems of one mesh share; the latest few are kept."""
@@ -110,7 +137,7 @@ class Bounds:
                 mesh=with_time(candidate.mesh, candidate.count), cluster=self.cluster, profile=self.profile,
                 groups=axis_groups(candidate.full.axes, self.cluster),
             )  # fmt: skip
-            ground = Ground(model, replace(self.positions, inner=inner), pricing)
+            ground = Ground(model, replace(self.positions, inner=inner), pricing, self._kinds)
         self.grounds[key] = ground
         if len(self.grounds) > GROUNDS:
             del self.grounds[next(iter(self.grounds))]
@@ -121,26 +148,27 @@ class Bounds:
         """What one device that does everything holds, if nothing is done to hold less; of one microbatch."""
         key = ("ample bytes",)
         if key not in self.known:
-            encoded = self.encode(self._alone("dp", 1), None, ample=True)
+            encoded = self.encode(self._alone("dp", 1), None, ample=True, alone=True)
             free = None if encoded is None else solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
             self.known[key] = 0 if free is None else free.bytes
         return self.known[key] or 0
 
-    def raised(self, candidate: Candidate) -> Candidate | None:
-        """The candidate with the next bound; None if the model cannot be placed so."""
+    def raised(self, candidate: Candidate, enough_ns: int | None = None) -> Candidate | None:
+        """The candidate with the next bound; None if the model cannot be placed so. ``enough_ns``: rules it out."""
         rung = Rung(candidate.rung + 1)
-        bound = self._bound_ns(candidate, rung)
+        bound = self._bound_ns(candidate, rung, enough_ns)
         if bound is None:
             return None
         return replace(candidate, rung=rung, bound_ns=max(bound, candidate.bound_ns))
 
-    def _bound_ns(self, candidate: Candidate, rung: Rung) -> int | None:
+    def _bound_ns(self, candidate: Candidate, rung: Rung, enough_ns: int | None) -> int | None:
         """0 where there is no such bound."""
-        if rung == Rung.OWN:
-            return self._free_ns(candidate)
+        if rung in (Rung.ROUGH, Rung.OWN):
+            return self._free_ns(candidate, enough_ns=enough_ns, rough=rung == Rung.ROUGH)
         if rung == Rung.FEWEST:
             fewer = replace(candidate, count=candidate.fewest, more=())
-            return self._free_ns(fewer) if candidate.count > candidate.fewest or self.binds else 0
+            known = candidate.count > candidate.fewest or self.binds
+            return self._free_ns(fewer, enough_ns=enough_ns) if known else 0
         if self.own_only:
             return 0
         mesh = candidate.mesh
@@ -230,22 +258,53 @@ class Bounds:
         full = Mesh((("rest", self.cluster.world_size // size), (axis, size)))
         return Candidate(mesh=Mesh(((axis, size),)), full=full, count=1, fewest=1)
 
-    def _free_ns(self, candidate: Candidate, *, inner: bool = False, alone: bool = False) -> int | None:
-        """All work on one stage's devices, memory ignored. What one schedule allows is a part of what 1F1B does."""
+    def _free_ns(
+        self, candidate: Candidate, *, inner: bool = False, alone: bool = False, enough_ns: int | None = None,
+        rough: bool = False,
+    ) -> int | None:  # fmt: skip
+        """All work on one stage's devices, memory ignored. What one schedule allows is a part of what 1F1B does.
+
+        ``enough_ns``: by how much more the bound may be is not asked. ``rough``: nor what little work does not tell.
+        """
         groups = axis_groups(candidate.full.axes, self.cluster)
         schedule = None if candidate.shape is None else "1f1b"
         near = tuple(groups[axis] for axis in candidate.mesh.names)
-        key = near, candidate.count, schedule, inner, alone and bool(self.model.settings.constraints)
-        if key not in self.known:
-            self.known[key] = self._solved_ns(candidate, schedule, inner=inner, alone=alone)
+        alone = alone and bool(self.model.settings.constraints)
+        key = near, candidate.count, schedule, inner, alone
+        enough = rough or key in self.exact or (enough_ns is not None and (self.known.get(key) or 0) >= enough_ns)
+        if key not in self.known or not enough:
+            solver = self.begun.pop(key, None) or self._free_solver(candidate, schedule, inner=inner, alone=alone)
+            found = None if solver is None else self._raised_ns(candidate, key, solver, enough_ns, rough=rough)
+            self.known[key] = found
+            if found is None:
+                self.exact.add(key)
         return self.known[key]
 
-    def _solved_ns(self, candidate: Candidate, schedule: str | None, *, inner: bool, alone: bool) -> int | None:
+    def _free_solver(
+        self, candidate: Candidate, schedule: str | None, *, inner: bool, alone: bool
+    ) -> AnySolver | None:
         encoded = self.encode(candidate, schedule, ample=True, inner=inner, alone=alone)
         if encoded is None:
             return None
-        free = solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
-        self.evaluations += free.evaluations
+        solver = solver_of(encoded[0].problem, memory_bytes=UNLIMITED_BYTES)
+        self.evaluations += solver.evaluations
+        return solver
+
+    def _raised_ns(
+        self, candidate: Candidate, key: tuple[object, ...], solver: AnySolver, enough_ns: int | None, *, rough: bool
+    ) -> int | None:
+        """Its bound after more work; the solver is kept if there is more to be had. None where nothing is legal."""
+        before = solver.evaluations
+        if rough:
+            solver.tighten()
+        free = None if rough else solver.solution(0, upper_bound_ns=enough_ns)
+        self.evaluations += solver.evaluations - before
+        if free is None or free.status == "dominated":
+            self.begun[key] = solver
+            if len(self.begun) > GROUNDS:
+                del self.begun[next(iter(self.begun))]
+            return solver.bound_ns
+        self.exact.add(key)
         if free.found:
             return free.bound_ns
         self._refuse(candidate, UnsupportedError(

@@ -165,20 +165,14 @@ class _Builder:
         shapes, operands = self.model.shapes[key], flat_operands(node)
         legal = self._legal(graph, node)
         variable = into.variable("node", node.results[0].name, legal)
-        for index, value in enumerate(node.results):
-            values.set(value.name, variable, tuple(s.results[index] for s in legal), saved=row(node).keeps("r"))
+        needs, results = self.ground.layouts(legal)
+        for value, layouts in zip(node.results, results, strict=True):
+            values.set(value.name, variable, layouts, saved=row(node).keeps("r"))
         for index, name in enumerate(operands):
             if name is not None:
                 saves = row(node).keeps_operand(index, shapes.grads)
-                values.consumers[name].append(Consumer(variable, _needs_of(legal, index), saves))
-        self._price(graph, into, node, variable, legal)
-
-    def _price(
-        self, graph: Graph, into: SegmentBuilder, node: Node, variable: int, legal: tuple[Strategy, ...]
-    ) -> None:
-        types = tuple(None if n is None else self.model.facts[graph.name, n].type for n in flat_operands(node))
-        prices = self.ground.prices(node, node_key(graph, node), types, legal)
-        into.node(variable, *prices, expensive=is_expensive(node))
+                values.consumers[name].append(Consumer(variable, needs[index], saves))
+        into.node(variable, *self.ground.prices(graph, node, legal), expensive=is_expensive(node))
 
     def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: _Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
@@ -246,7 +240,7 @@ class _Builder:
             if node.target in SOURCES:
                 raise IRError(f"block {block.name} returns its own {node.target} {name}")
             index = [value.name for value in node.results].index(name)
-            found.append(tuple(dict.fromkeys(s.results[index] for s in self._legal(block, node))))
+            found.append(tuple(dict.fromkeys(self.ground.layouts(self._legal(block, node))[1][index])))
         return found
 
     def _needs(self, block: Graph) -> dict[str, tuple[Layout, ...]]:
@@ -255,7 +249,7 @@ class _Builder:
         for node in block.nodes:
             for index, name in enumerate(flat_operands(node)):
                 if name in needs:
-                    needs[name].update(dict.fromkeys(_needs_of(self._legal(block, node), index)))
+                    needs[name].update(dict.fromkeys(self.ground.layouts(self._legal(block, node))[0][index]))
         return {name: tuple(layouts) or (Layout.replicated(self.mesh),) for name, layouts in needs.items()}
 
     def _legal(self, graph: Graph, node: Node) -> tuple[Strategy, ...]:
@@ -368,11 +362,6 @@ class _Builder:
                 microbatches=self.microbatches, root=root, ample=self.ample,
             )  # fmt: skip
         into.parameter(name, fact, producer, starts, consumers, known[key])
-
-
-def _needs_of(legal: Sequence[Strategy], operand: int) -> tuple[Layout, ...]:
-    """Layout that each strategy needs of an operand that is present."""
-    return tuple(layout for chosen in legal if (layout := chosen.operands[operand]) is not None)
 
 
 class _Values:

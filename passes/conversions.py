@@ -7,6 +7,7 @@ of conversions that starts at the producer's layout.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -92,32 +93,32 @@ def trees_ns(
     ``start``: forward and backward [p, target]; ``between``: [target, target], not read where every group
     is one target. Returns forward and backward [p, group]. All groups of one size are priced at once.
     """
-    forward, backward = (np.zeros((len(start[0]), len(groups)), np.int64) for _ in range(2))
+    both, links = np.array(start), np.array(between)
+    found = np.zeros((2, len(start[0]), len(groups)), np.int64)
     for size in sorted({len(group) for group in groups}):
         columns = [c for c, group in enumerate(groups) if len(group) == size]
         at = np.array([groups[c] for c in columns])
-        near = [array[:, at] for array in start]
-        far = [array[at[:, :, None], at[:, None, :]] if size > 1 else array for array in between]
+        if size == 1:
+            found[:, :, columns] = both[:, :, at[:, 0]]
+            continue
+        near, far = both[:, :, at], links[:, None, at[:, :, None], at[:, None, :]]
         orders = [_in_order(near, far, order) for order in itertools.permutations(range(size))]
-        pick = np.argmin([f + b for f, b in orders], axis=0)[None]
-        forward[:, columns] = np.take_along_axis(np.array([f for f, _ in orders]), pick, 0)[0]
-        backward[:, columns] = np.take_along_axis(np.array([b for _, b in orders]), pick, 0)[0]
-    return np.minimum(forward, FORBIDDEN), backward
+        found[:, :, columns] = functools.reduce(_cheaper, orders)
+    return np.minimum(found[0], FORBIDDEN), found[1]
 
 
-def _in_order(
-    near: Sequence[IntArray], far: Sequence[IntArray], order: tuple[int, ...]
-) -> tuple[IntArray, IntArray]:
-    """The targets made one after the other, each from the start or from one made before: [p, group].
+def _in_order(near: IntArray, far: IntArray, order: tuple[int, ...]) -> IntArray:
+    """The targets made one after the other, each from the start or from one made before: [2, p, group].
 
-    ``near``: forward and backward [p, group, k]; ``far``: [group, k, k].
+    ``near``: forward and backward [2, p, group, k]; ``far``: [2, 1, group, k, k].
     """
-    total = [np.zeros(near[0].shape[:2], np.int64) for _ in range(2)]
-    for index, target in enumerate(order):
-        options = [
-            np.array([n[:, :, target], *(np.broadcast_to(f[:, o, target], n.shape[:2]) for o in order[:index])])
-            for n, f in zip(near, far, strict=True)
-        ]
-        pick = np.argmin(options[0] + options[1], axis=0)[None]
-        total = [t + np.take_along_axis(o, pick, 0)[0] for t, o in zip(total, options, strict=True)]
-    return total[0], total[1]
+    made = [
+        functools.reduce(_cheaper, (near[..., target], *(far[..., o, target] for o in order[:index])))
+        for index, target in enumerate(order)
+    ]
+    return np.asarray(np.sum(made, axis=0))
+
+
+def _cheaper(one: IntArray, other: IntArray) -> IntArray:
+    """By the sum of forward and backward, the first of equals."""
+    return np.where(other.sum(axis=0) < one.sum(axis=0), other, one)

@@ -5,11 +5,13 @@ Many edges of a model are alike (each normalisation, each projection): equal que
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from autopar.ir.layout import Layout
 from autopar.passes.conversions import Conversions, hub_sets, trees_ns
@@ -18,6 +20,7 @@ from autopar.passes.pricing import local_bytes
 from autopar.passes.problem import IntArray
 
 Groups: TypeAlias = tuple[tuple[Layout, ...], ...]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Edges:
     conversions: Conversions
     known: dict[tuple[object, ...], Edge] = field(default_factory=dict)
     sets: dict[tuple[tuple[Layout, ...], ...], Groups] = field(default_factory=dict)
+    members: dict[int, tuple[Groups, dict[Layout, int], BoolArray]] = field(default_factory=dict)
 
     def groups(self, consumers: Sequence[Consumer]) -> Groups:
         """Sets of layouts that serve all consumers; of a single one each layout that it may need."""
@@ -56,6 +60,17 @@ class Edges:
             single = tuple((layout,) for layout in dict.fromkeys(demands[0]))
             self.sets[demands] = single if len(demands) == 1 else hub_sets(demands)
         return self.sets[demands]
+
+    def serving(self, groups: Groups, needs: Sequence[Layout]) -> BoolArray:
+        """Whether each set (one that ``groups`` made) holds each layout, [set, layout]."""
+        if id(groups) not in self.members:  # which is kept, so that nothing else has its id
+            at = {layout: i for i, layout in enumerate(dict.fromkeys(itertools.chain.from_iterable(groups)))}
+            holds = np.zeros((len(groups), len(at) + 1), dtype=bool)  # the last one: no layout of any set
+            for row, group in zip(holds, groups, strict=True):
+                row[[at[layout] for layout in group]] = True
+            self.members[id(groups)] = groups, at, holds
+        _, at, holds = self.members[id(groups)]
+        return holds[:, [at.get(layout, len(at)) for layout in needs]]
 
     def value(
         self, fact: Fact, have: Sequence[Layout], consumers: Sequence[Consumer], *, free: Sequence[bool],

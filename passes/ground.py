@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from autopar.ir.convert import local_numel
-from autopar.ir.graph import Node
+from autopar.ir.graph import Graph, Node
+from autopar.ir.layout import Layout
 from autopar.ir.optable import row
-from autopar.ir.types import TensorType
 from autopar.passes.constrain import constrained
 from autopar.passes.conversions import Conversions
 from autopar.passes.edges import Edges
+from autopar.passes.kinds import kinds
 from autopar.passes.partials import partial_axes
-from autopar.passes.positions import Positions
+from autopar.passes.positions import Positions, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import IntArray
 from autopar.passes.storage import Kept
@@ -23,47 +25,61 @@ from autopar.passes.strategies import Strategy, strategies
 if TYPE_CHECKING:
     from autopar.passes.build import Model
 
+# By operand (flattened) and by result: one for each strategy.
+Layouts: TypeAlias = tuple[tuple[tuple[Layout, ...], ...], tuple[tuple[Layout, ...], ...]]
+
 
 class Ground:
     """What all problems of one mesh share, whatever their modes: strategies and prices of conversions, made once.
 
     ``legal``: strategies of each node within the user's constraints. ``kept``: parameters by all that keeping them
-    follows from.
+    follows from. ``kinds``: of nodes, the same on every mesh.
     """
 
-    def __init__(self, model: Model, found: Positions, pricing: Pricing) -> None:
+    def __init__(
+        self, model: Model, found: Positions, pricing: Pricing, alike: Mapping[tuple[str, str], int] | None = None
+    ) -> None:
         self.found, self.pricing = found, pricing
         self.edges = Edges(Conversions(pricing))
-        self.partial = partial_axes(model.graph, model.rules, found, pricing.mesh)
+        self._kinds = kinds(model, found) if alike is None else alike
+        self.partial = partial_axes(model.graph, model.rules, found, pricing.mesh, self._kinds.__getitem__)
         self.constrained = constrained(model.graph, model.settings.constraints)
         self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
         self.kept: dict[object, Kept] = {}
         self._model = model
-        self._kinds: dict[tuple[str, str], tuple[object, ...]] = {}
         self._strategies: dict[object, tuple[Strategy, ...]] = {}
-        self._prices: dict[object, IntArray] = {}
+        self._prices: dict[object, tuple[tuple[Strategy, ...], IntArray]] = {}
+        self._layouts: dict[int, tuple[tuple[Strategy, ...], Layouts]] = {}
 
     def strategies(self, key: tuple[str, str], partial: tuple[frozenset[str], ...]) -> tuple[Strategy, ...]:
         """Of a node, those of alike nodes worked out once. ``partial[i]``: axes on which operand i may be P."""
-        kind = self._kind(key), partial
+        kind = self._kinds[key], partial
         if kind not in self._strategies:
             rule, shapes = self._model.rules[key], self._model.shapes[key]
             self._strategies[kind] = strategies(rule, self.found, key, shapes, self.pricing.mesh, partial)
         return self._strategies[kind]
 
-    def prices(
-        self, node: Node, key: tuple[str, str], types: tuple[TensorType | None, ...], legal: tuple[Strategy, ...]
-    ) -> IntArray:
-        """Forward and backward ns, bytes saved and bytes held in passing, [4, strategy]. ``types``: of operands."""
-        types = (*types, *(value.type for value in node.results))
-        kind = self._kind(key), row(node), node.target, types, legal
-        if kind not in self._prices:
-            self._prices[kind] = self._priced(node, key, types, legal)
-        return self._prices[kind]
+    def layouts(self, legal: tuple[Strategy, ...]) -> Layouts:
+        """What each strategy needs of each operand that is present, and gives as each result; one object for all
+        that ask with the same one."""
+        if id(legal) not in self._layouts:  # which is kept, so that nothing else has its id
+            operands = tuple(
+                tuple(at for at in found if at is not None) for found in zip(*(s.operands for s in legal), strict=True)
+            )
+            self._layouts[id(legal)] = legal, (operands, tuple(zip(*(s.results for s in legal), strict=True)))
+        return self._layouts[id(legal)][1]
 
-    def _priced(
-        self, node: Node, key: tuple[str, str], types: tuple[TensorType | None, ...], legal: tuple[Strategy, ...]
-    ) -> IntArray:
+    def prices(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
+        """Forward and backward ns, bytes saved and bytes held in passing, [4, strategy]."""
+        kind = self._kinds[node_key(graph, node)], id(legal)
+        if kind not in self._prices:
+            self._prices[kind] = legal, self._priced(graph, node, legal)
+        return self._prices[kind][1]
+
+    def _priced(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
+        key = node_key(graph, node)
+        operands = (None if n is None else self._model.facts[graph.name, n].type for n in flat_operands(node))
+        types = (*operands, *(value.type for value in node.results))
         rule, shapes, entry = self._model.rules[key], self._model.shapes[key], row(node)
         out = np.zeros((4, len(legal)), dtype=np.int64)
         for i, chosen in enumerate(legal):
@@ -76,14 +92,3 @@ class Ground:
             if entry.op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
                 out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
         return out
-
-    def _kind(self, key: tuple[str, str]) -> tuple[object, ...]:
-        """Nodes of equal kinds have equal strategies, where equal axes may be partial."""
-        if key not in self._kinds:
-            rule, found = self._model.rules[key], self.found
-            self._kinds[key] = (
-                tuple(rule.sizes.items()), rule.operands, rule.results, rule.whole, rule.partial, rule.reduce,
-                rule.contiguous, rule.uneven, rule.classes, self._model.shapes[key],
-                tuple(sorted(found.factors[key].items())), found.uneven.get(key, frozenset()),
-            )  # fmt: skip
-        return self._kinds[key]

@@ -43,9 +43,10 @@ class Rung(IntEnum):
     AXIS = 4  # the innermost axis alone
     FEWEST = 5  # its mesh with the fewest microbatches
     SHARED = 6  # where memory binds: each axis alone, with the memory of all
-    OWN = 7  # itself, memory ignored
-    PRICED = 8  # itself, memory at the price that it had elsewhere
-    LIMITED = 9  # itself, within memory
+    ROUGH = 7  # itself, memory ignored, at little work
+    OWN = 8  # itself, memory ignored
+    PRICED = 9  # itself, memory at the price that it had elsewhere
+    LIMITED = 10  # itself, within memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,72 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.rules import NodeRule
 from autopar.passes.positions import Positions, flat_operands, node_key
 
+Key: TypeAlias = tuple[str, str]
+
 
 def partial_axes(
-    graph: Graph, rules: Mapping[tuple[str, str], NodeRule], found: Positions, mesh: Mesh
-) -> dict[tuple[str, str], frozenset[str]]:
-    """Axes on which each value may be Partial: from contracted factors, passed on by linear operations."""
-    known: dict[tuple[str, str], frozenset[str]] = {}
+    graph: Graph, rules: Mapping[Key, NodeRule], found: Positions, mesh: Mesh,
+    kind: Callable[[Key], object] = lambda key: key,
+) -> dict[Key, frozenset[str]]:  # fmt: skip
+    """Axes on which each value may be Partial: from contracted factors, passed on by linear operations.
+
+    ``kind``: equal for nodes that are alike.
+    """
+    visit = _Visit(graph, rules, found, mesh, kind)
     for _ in range(2):  # what a block carries out it may carry in again
-        _visit(graph, graph, rules, found, mesh, known)
-    return known
+        visit.part(graph)
+    return visit.known
 
 
-def _visit(
-    root: Graph, part: Graph, rules: Mapping[tuple[str, str], NodeRule], found: Positions, mesh: Mesh,
-    known: dict[tuple[str, str], frozenset[str]],
-) -> None:  # fmt: skip
-    for node in part.nodes:
-        if node.target == "call":
-            _call(root, part, node, rules, found, mesh, known)
-            continue
-        axes = frozenset[str]()
-        if node.target not in SOURCES:
-            axes = _axes(part, node, rules[node_key(part, node)], found, mesh, known)
-        for value in node.results:
-            known[part.name, value.name] = known.get((part.name, value.name), frozenset()) | axes
+class _Visit:
+    """``known``: of each value; ``made``: what contractions of each kind of node add."""
 
+    def __init__(
+        self, root: Graph, rules: Mapping[Key, NodeRule], found: Positions, mesh: Mesh, kind: Callable[[Key], object]
+    ) -> None:
+        self.root, self.rules, self.found, self.mesh, self.kind = root, rules, found, mesh, kind
+        self.known: dict[Key, frozenset[str]] = {}
+        self.made: dict[object, frozenset[str]] = {}
 
-def _axes(
-    part: Graph, node: Node, rule: NodeRule, found: Positions, mesh: Mesh,
-    known: Mapping[tuple[str, str], frozenset[str]],
-) -> frozenset[str]:  # fmt: skip
-    operands = flat_operands(node)
-    inside = {factor for dims in rule.results for dim in dims for factor in dim}
-    axes = {
-        axis
-        for axis, size in mesh.axes
-        for factor in rule.choosable()
-        if rule.reduce == "sum" and factor not in inside
-        and found.offered(node_key(part, node), factor, rule.sizes[factor], axis, size)
-    }  # fmt: skip
-    for members in rule.partial:
-        for member in members:
-            name = operands[member] if member < len(operands) else None
-            if name is not None:
-                axes |= known[part.name, name]
-    return frozenset(axes)
+    def part(self, part: Graph) -> None:
+        known = self.known
+        for node in part.nodes:
+            if node.target == "call":
+                self._call(part, node)
+                continue
+            axes = frozenset[str]() if node.target in SOURCES else self._axes(part, node)
+            for value in node.results:
+                known[part.name, value.name] = known.get((part.name, value.name), frozenset()) | axes
 
+    def _axes(self, part: Graph, node: Node) -> frozenset[str]:
+        key, operands = node_key(part, node), flat_operands(node)
+        kind = self.kind(key)
+        if kind not in self.made:
+            self.made[kind] = self._contracted(key)
+        axes = self.made[kind]
+        for members in self.rules[key].partial:
+            for member in members:
+                name = operands[member] if member < len(operands) else None
+                if name is not None:
+                    axes |= self.known[part.name, name]
+        return axes
 
-def _call(
-    root: Graph, part: Graph, node: Node, rules: Mapping[tuple[str, str], NodeRule], found: Positions, mesh: Mesh,
-    known: dict[tuple[str, str], frozenset[str]],
-) -> None:  # fmt: skip
-    block = root.block(str(node.attr("block")))
-    inputs = [source.result.name for source in block.sources("input")]
-    carried = int(str(node.attr("carried")))
-    for index, (outer, inner) in enumerate(zip(flat_operands(node), inputs, strict=True)):
-        axes = known[part.name, outer or ""] if index < carried else frozenset[str]()
-        if index < carried:
-            axes |= known.get((block.name, block.outputs[index]), frozenset())
-        known[block.name, inner] = known.get((block.name, inner), frozenset()) | axes
-    _visit(root, block, rules, found, mesh, known)
-    for value, name in zip(node.results, block.outputs, strict=True):
-        known[part.name, value.name] = known[block.name, name]
+    def _contracted(self, key: Key) -> frozenset[str]:
+        rule = self.rules[key]
+        inside = {factor for dims in rule.results for dim in dims for factor in dim}
+        return frozenset(
+            axis
+            for axis, size in self.mesh.axes
+            for factor in rule.choosable()
+            if rule.reduce == "sum" and factor not in inside
+            and self.found.offered(key, factor, rule.sizes[factor], axis, size)
+        )  # fmt: skip
+
+    def _call(self, part: Graph, node: Node) -> None:
+        known, block = self.known, self.root.block(str(node.attr("block")))
+        inputs = [source.result.name for source in block.sources("input")]
+        carried = int(str(node.attr("carried")))
+        for index, (outer, inner) in enumerate(zip(flat_operands(node), inputs, strict=True)):
+            axes = known[part.name, outer or ""] if index < carried else frozenset[str]()
+            if index < carried:
+                axes |= known.get((block.name, block.outputs[index]), frozenset())
+            known[block.name, inner] = known.get((block.name, inner), frozenset()) | axes
+        self.part(block)
+        for value, name in zip(node.results, block.outputs, strict=True):
+            known[part.name, value.name] = known[block.name, name]

@@ -140,7 +140,7 @@ class _Search:
             return bounds.each_count(candidate)
         if bounds.binds and candidate.rung == Rung.SHARED:
             return [replace(candidate, rung=Rung.OWN)]  # to ignore memory tells little
-        higher = bounds.raised(candidate)
+        higher = bounds.raised(candidate, self.standing.above(candidate))
         if higher is None:
             return []
         return bounds.by_count(higher) if higher.rung == Rung.OWN and higher.shape is None else [higher]

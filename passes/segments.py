@@ -136,7 +136,7 @@ class SegmentBuilder:
         hub = self.variable("hub", value, groups)
         for consumer in consumers:
             variable, needs = self._need(value, consumer)
-            self._forbid(hub, variable, np.array([[need in group for need in needs] for group in groups]))
+            self._forbid(hub, variable, self.edges.serving(groups, needs))
         return hub, None
 
     def _need(self, value: str, consumer: Consumer) -> tuple[int, tuple[Layout, ...]]:

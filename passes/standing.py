@@ -63,9 +63,9 @@ class Standing:
     def take(self, best: Best) -> None:
         """Keep a plan that is better than all before."""
         self.best, self.best_ns = best, best.objective_ns * best.candidate.handicap
-        free = best.solution.free_bound_ns * BINDS
+        slower = best.objective_ns > best.solution.free_bound_ns * BINDS and best.solution.price > 0
         rungs = not self.bounds.own_only and not self.limits.quick  # that know of memory are climbed
-        self.bounds.binds = best.cut is None and best.objective_ns > free and rungs
+        self.bounds.binds = best.cut is None and slower and rungs
 
     def done(self, candidate: Candidate, bound_ns: float, objective_ns: int | None = None) -> None:
         """Nothing more is asked of a candidate; ``objective_ns``: of the plan that was found with it."""

@@ -51,6 +51,11 @@ def search_multipliers(relaxation: Relaxation, progress: Progress, at: int, pric
     return best
 
 
+def tighten(relaxation: Relaxation, progress: Progress) -> None:
+    """Raise the bound at lambda = 0 by few values of mu."""
+    _tighten(relaxation, progress, relaxation.free(), int(progress.free.argmin()))
+
+
 def at_price(relaxation: Relaxation, progress: Progress, price: float) -> bool:
     """Whether the fastest assignment does not fit; then every shared state is bounded by lambda = ``price``."""
     first = relaxation.evaluate(relaxation.free())

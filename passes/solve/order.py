@@ -10,6 +10,7 @@ random numbers are the same in every process.
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -92,19 +93,26 @@ def _greedy(
     messages = [math.prod(map(size, around)) for around in graph]
     stay = frozenset(kept)
     keys = {v: (math.log2(messages[v]) * powers[v], v) for v in range(len(domains)) if v not in stay}
+    heap = list(keys.values())
+    heapq.heapify(heap)
     order: list[int] = []
     entries = 0
-    while keys:
-        v = min(keys, key=keys.__getitem__)
+    while heap:
+        key = heapq.heappop(heap)
+        v = key[1]
+        if keys.get(v) != key:  # eliminated, or another since
+            continue
         del keys[v]
         order.append(v)
         around = graph[v]
         entries += messages[v] * _factor(v, domains[v], around, selectors)
         for u in around:
-            graph[u] |= around
+            new = around - graph[u]
+            graph[u] |= new
             graph[u] -= {u, v}
-        for u in around:
-            if u in keys:
-                messages[u] = math.prod(map(size, graph[u]))
+            if u in keys and (len(new) > 1 or size(v) > 1):
+                # the product over hundreds of neighbours of one that all others touch has thousands of digits
+                messages[u] = messages[u] * math.prod(size(w) for w in new if w != u) // size(v)
                 keys[u] = (math.log2(messages[u]) * powers[u], u)
+                heapq.heappush(heap, keys[u])
     return tuple(order), entries

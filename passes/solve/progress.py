@@ -65,6 +65,12 @@ class Progress:
             self.floors[self.least > self.memory_bytes] = np.inf
         self._raise()
 
+    def take_floors(self, other: Progress) -> None:
+        """Take over what is proven of a problem that costs no more in any state."""
+        self.floors = np.maximum(self.floors, other.floors)
+        self.least, self.free = np.maximum(self.least, other.least), np.maximum(self.free, other.free)
+        self._raise()
+
     def slip(self, found: Evaluation) -> float:
         """More than what rounding can have added to the bound of an evaluation.
 

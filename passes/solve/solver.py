@@ -11,7 +11,7 @@ from autopar.ir.errors import IRError
 from autopar.passes.problem import Problem, verify_problem
 from autopar.passes.solve.check import measure_assignment
 from autopar.passes.solve.choice import Candidate
-from autopar.passes.solve.lagrangian import at_price, search_multipliers
+from autopar.passes.solve.lagrangian import at_price, search_multipliers, tighten
 from autopar.passes.solve.master import solve_master
 from autopar.passes.solve.model import Model
 from autopar.passes.solve.pool import gather, with_candidates
@@ -64,6 +64,10 @@ class Solver:
     def free_bound_ns(self) -> int:
         """What is proven whatever memory there is."""
         return self._progress.free_bound_ns
+
+    def tighten(self) -> None:
+        """Raise the bound that ignores memory by what little work tells."""
+        tighten(self.relaxation, self._progress)
 
     def solution(self, effort: int, *, upper_bound_ns: int | None = None) -> Solution:
         """The best after so many rounds, those of earlier calls counted; the upper bound may be lower than before."""

@@ -1,7 +1,8 @@
 """Solve one state after the other of what the calls of chains share.
 
 A problem that lets calls disagree (``states.apart``) bounds every state, at a fraction of the work that all states take
-at once. Only states that it cannot rule out are solved by themselves; mostly that is one.
+at once. Only states that it cannot rule out are solved by themselves; mostly that is one. Where the first one turns out
+to be much slower than that bound, calls have to agree on what most depends on, as far as that is little work.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from autopar.ir.errors import IRError
 from autopar.passes.problem import FloatArray, Problem, verify_problem
 from autopar.passes.solve.check import measure_assignment
 from autopar.passes.solve.choice import Multipliers
-from autopar.passes.solve.lagrangian import at_price, search_multipliers
+from autopar.passes.solve.lagrangian import at_price, search_multipliers, tighten
 from autopar.passes.solve.model import Model
 from autopar.passes.solve.progress import Progress
 from autopar.passes.solve.relax import Relaxation
@@ -23,6 +24,12 @@ from autopar.passes.solve.states import apart, with_state
 
 WIDE_ENTRIES = 1 << 12
 """Of a block's table over what enters, leaves and is shared: with more, states are solved one by one."""
+
+AGREED_ENTRIES = 1 << 18
+"""Of such a table where calls agree on a part of what they share."""
+
+LOOSE = 1.01
+"""A state that is slower than it was bounded by so much makes calls agree."""
 
 APART = 2e-3
 """States that could be better by no more than this part are left alone at little effort."""
@@ -47,11 +54,8 @@ class SplitSolver:
         verify_problem(problem)
         self._problem, self._memory_bytes, self._gap, self._price = problem, memory_bytes, gap, price
         self._above = upper_bound_ns
-        shared = tuple(sorted({v for chain in problem.chains for v in chain.root_shared}))
-        model = Model(apart(problem), shared=shared)
-        self._relaxation = Relaxation(model)
-        self._progress = Progress(model=model, memory_bytes=memory_bytes, upper_bound_ns=None, gap=gap)
-        self.binds = at_price(self._relaxation, self._progress, price)
+        self._relaxation, self._progress, self.binds = self._bounded(0)
+        self._agreed, self._before = False, 0
         self._searched = False
         self._solvers: dict[int, Solver] = {}
         self._found: dict[int, Solution] = {}
@@ -60,7 +64,8 @@ class SplitSolver:
     @property
     def evaluations(self) -> int:
         """Eliminations so far."""
-        return self._progress.model.evaluations + sum(solver.evaluations for solver in self._solvers.values())
+        solvers = sum(solver.evaluations for solver in self._solvers.values())
+        return self._before + self._progress.model.evaluations + solvers
 
     @property
     def bound_ns(self) -> int:
@@ -77,6 +82,10 @@ class SplitSolver:
         lowest = float(free.min())
         return math.ceil(lowest) if math.isfinite(lowest) else 0
 
+    def tighten(self) -> None:
+        """As ``Solver.tighten``."""
+        tighten(self._relaxation, self._progress)
+
     def solution(self, effort: int, *, upper_bound_ns: int | None = None) -> Solution:
         """As ``Solver.solution``."""
         self._above = self._above if upper_bound_ns is None else upper_bound_ns
@@ -91,9 +100,28 @@ class SplitSolver:
             if weakest is None:
                 break
             spent.add(weakest)
-            self._found[weakest] = self._solver(weakest).solution(effort, upper_bound_ns=self._target())
+            bound = float(self._progress.floors[weakest])
+            found = self._found[weakest] = self._solver(weakest).solution(effort, upper_bound_ns=self._target())
+            if not self._agreed and found.bound_ns > LOOSE * bound:
+                self._agree()
             self._learn(weakest)
         return self._solution()
+
+    def _bounded(self, entries: int) -> tuple[Relaxation, Progress, bool]:
+        """All states, as far as calls may disagree, and whether the fastest of them does not fit."""
+        shared = tuple(sorted({v for chain in self._problem.chains for v in chain.root_shared}))
+        model = Model(apart(self._problem, entries), shared=shared)
+        relaxation = Relaxation(model)
+        progress = Progress(model=model, memory_bytes=self._memory_bytes, upper_bound_ns=self._above, gap=self._gap)
+        return relaxation, progress, at_price(relaxation, progress, self._price)
+
+    def _agree(self) -> None:
+        """Bound the states anew, calls agreeing on a part of what they share."""
+        old = self._progress
+        self._agreed, self._before = True, self._before + old.model.evaluations
+        self._relaxation, self._progress, _ = self._bounded(AGREED_ENTRIES)
+        self._progress.take_floors(old)
+        self._tried.clear()
 
     def _solver(self, at: int) -> Solver:
         if at not in self._solvers:

@@ -7,12 +7,13 @@ no more in any state, and mostly as much: what is held whole is sliced for nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from autopar.passes.problem import FORBIDDEN, IntArray, Problem, Segment, Table
+from autopar.passes.problem import FORBIDDEN, Chain, IntArray, Problem, Segment, Table
 
 ARRAYS = ("sync_ns", "hide_ns", "cover_ns", "bytes", "transient_bytes", "saved_bytes")
 
@@ -49,12 +50,33 @@ def _only(variable: int, value: int, size: int) -> Table:
     return Table(variables=(variable,), sync_ns=np.where(np.arange(size) == value, 0, FORBIDDEN).astype(np.int64))
 
 
-def apart(problem: Problem) -> Problem:
-    """The problem in which nothing is shared: each entry of a block costs what it does in the best state for it."""
-    return replace(problem, chains=tuple(
-        replace(chain, segment=_without(chain.segment, chain.shared), shared=(), root_shared=())
-        for chain in problem.chains
-    ))  # fmt: skip
+def apart(problem: Problem, entries: int = 0) -> Problem:
+    """The problem in which nothing is shared: each entry of a block costs what it does in the best state for it.
+
+    Shared variables on which most time depends stay, as long as a block's table over its boundary has no more than so
+    many ``entries``.
+    """
+    return replace(problem, chains=tuple(_loosened(chain, entries) for chain in problem.chains))
+
+
+def _loosened(chain: Chain, entries: int) -> Chain:
+    domains, kept = chain.segment.domains, set[int]()
+    size = math.prod(domains[v] for v in (*chain.inputs, *chain.outputs))
+    for v in sorted(chain.shared, key=lambda v: -_spread_ns(chain.segment, v)):
+        if size * domains[v] <= entries:
+            size *= domains[v]
+            kept.add(v)
+    pairs = [pair for pair in zip(chain.shared, chain.root_shared, strict=True) if pair[0] in kept]
+    return replace(
+        chain, segment=_without(chain.segment, tuple(v for v in chain.shared if v not in kept)),
+        shared=tuple(v for v, _ in pairs), root_shared=tuple(r for _, r in pairs),
+    )  # fmt: skip
+
+
+def _spread_ns(segment: Segment, variable: int) -> int:
+    """How far the times of the tables over a variable lie apart."""
+    allowed = [t.sync_ns[t.sync_ns < FORBIDDEN] for t in segment.tables if variable in t.variables]
+    return sum(int(times.max() - times.min()) for times in allowed if times.size)
 
 
 def _without(segment: Segment, variables: tuple[int, ...]) -> Segment:

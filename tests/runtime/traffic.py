@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.compiling import pipeline_of
 from autopar.cost_model import Cluster, load_profile
 from autopar.cost_model.simulator import simulate
+from autopar.finding import pipeline_of
 from autopar.runtime.module import ParallelModule
 from tests.parity.processes import Case, parallel, step
 

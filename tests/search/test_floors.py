@@ -29,7 +29,7 @@ def floors(monkeypatch: pytest.MonkeyPatch, name: str, cluster: str, batch: int)
                 cheap = self.bounds.raised(cheap)
             if cheap is None:
                 continue  # it cannot be placed at all
-            own = self.bounds.raised(replace(candidate, rung=Rung.SHARED))
+            own = self.bounds.raised(replace(candidate, rung=Rung.ROUGH))
             if own is not None:
                 found.append((f"{cheap.full} {cheap.schedule} × {cheap.count}", cheap.bound_ns, own.bound_ns))
         original(self, candidates)

@@ -1,0 +1,60 @@
+"""Bounds of shared states: calls that may disagree on what they share, or agree on a part of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import autopar.passes.solve.split
+from autopar.passes.solve import solve, solver_of
+from autopar.passes.solve.brute import best_objective, outcomes
+from autopar.passes.solve.split import SplitSolver
+from autopar.passes.solve.states import apart
+from tests.solve.instances import random_problem
+
+UNLIMITED = 10**12
+
+
+def test_the_more_calls_agree_on_the_more_a_problem_costs() -> None:
+    between = 0
+    several = (p for p in map(random_problem, range(6000, 6400)) if sum(len(chain.shared) for chain in p.chains) > 1)
+    for problem in itertools.islice(several, 20):
+        variants = [apart(problem), apart(problem, 12), apart(problem, UNLIMITED)]
+        best = [best_objective(one, memory_bytes=UNLIMITED) for one in (*variants, problem)]
+        if best[-1] is None:
+            continue
+        assert best == sorted(x for x in best if x is not None)
+        assert best[-2] == best[-1]
+        sizes = [sum(len(chain.shared) for chain in one.chains) for one in variants]
+        between += sizes[0] < sizes[1] < sizes[2]
+    assert between > 3
+
+
+def test_states_are_bounded_anew_where_calls_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autopar.passes.solve.split, "WIDE_ENTRIES", 0)
+    monkeypatch.setattr(autopar.passes.solve.split, "LOOSE", 0.0)
+    monkeypatch.setattr(autopar.passes.solve.split, "AGREED_ENTRIES", 12)
+    agreed = 0
+    for seed in range(5000, 5040):
+        problem = random_problem(seed)
+        best = best_objective(problem, memory_bytes=UNLIMITED)
+        solver = solver_of(problem, memory_bytes=UNLIMITED)
+        found = solver.solution(3)
+        assert (found.status, found.objective_ns) == (("infeasible", 0) if best is None else ("optimal", best))
+        agreed += isinstance(solver, SplitSolver) and solver._agreed
+    assert agreed > 5
+
+
+def test_little_work_first_changes_no_answer() -> None:
+    for seed in range(7000, 7040):
+        problem = random_problem(seed)
+        if not outcomes(problem):
+            continue
+        solver = solver_of(problem, memory_bytes=UNLIMITED)
+        before = solver.bound_ns
+        solver.tighten()
+        rough = solver.bound_ns
+        found, fresh = solver.solution(2), solve(problem, memory_bytes=UNLIMITED)
+        assert before <= rough <= found.bound_ns
+        assert (found.status, found.objective_ns) == (fresh.status, fresh.objective_ns)
