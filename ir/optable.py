@@ -23,6 +23,16 @@ from autopar.ir.rules import ALL, RESULT, NodeRule, Row, instantiate, parse_side
 TABLE: dict[str, Row] = {}
 # Nothing is known of such an operation: it is taken to keep all it reads and writes.
 ISLAND = Row(target="", spec="replicated", op_class="island", saves=(ALL,))
+# Operations that exist in lowered programs only, and those whose rows they are priced by.
+LOCAL_FORMS = {
+    "autopar.sdpa_rows": "aten.scaled_dot_product_attention.default",
+    "autopar.embedding_shard": "aten.embedding.default",
+}
+# Results never carry a gradient, whatever their operands.
+NO_GRADIENT = (
+    "autopar.detach", "autopar.row_max", "autopar.count_targets", "aten.zeros_like.default", "aten.ones_like.default",
+    "aten.full_like.default", "aten.new_zeros.default", "aten.new_ones.default", "aten.new_full.default",
+)  # fmt: skip
 
 
 def rule(target: str, spec: str, **columns: object) -> None:
@@ -38,6 +48,12 @@ def rule(target: str, spec: str, **columns: object) -> None:
 def row(node: Node) -> Row:
     """The node's row, or that of an island."""
     return REGISTERED.get(node.target) or TABLE.get(node.target, ISLAND)
+
+
+def local_row(node: Node) -> Row:
+    """The row of an operation of a lowered program."""
+    target = LOCAL_FORMS.get(node.target)
+    return row(node) if target is None else TABLE[target]
 
 
 def node_rule(

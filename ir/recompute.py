@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from autopar.ir.convert import COLLECTIVES
 from autopar.ir.graph import SOURCES, Graph, Node
-from autopar.ir.optable import TABLE, row
-from autopar.ir.rules import Row
+from autopar.ir.optable import local_row
 
 EXPENSIVE = ("matmul", "attention", "conv")
-# Operations that exist in lowered programs only, and the row that they are priced by.
-_LOCAL_FORMS = {"autopar.sdpa_rows": "aten.scaled_dot_product_attention.default"}
 
 
 def is_expensive(node: Node) -> bool:
     """Whether selective recomputation runs an operation once only."""
-    return node.target not in (*SOURCES, "call") and not is_comm(node) and _row(node).op_class in EXPENSIVE
+    return node.target not in (*SOURCES, "call") and not is_comm(node) and local_row(node).op_class in EXPENSIVE
 
 
 def is_comm(node: Node) -> bool:
@@ -44,9 +41,4 @@ def once(block: Graph) -> dict[str, bool]:
 
 def _keeps_own(node: Node) -> bool:
     """Whether the operation's own backward pass reads its result."""
-    return not is_comm(node) and _row(node).keeps("r")
-
-
-def _row(node: Node) -> Row:
-    target = _LOCAL_FORMS.get(node.target)
-    return row(node) if target is None else TABLE[target]
+    return not is_comm(node) and local_row(node).keeps("r")

@@ -158,6 +158,24 @@ def partial_sets(text: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(i) for i in part.split("+")) for part in text.split("|")) if text else ()
 
 
+def count_flops(columns: str, sizes: Mapping[str, int]) -> int:
+    """What ``Row.flops`` says for factors of these sizes: words multiply, ``b*`` is every factor that starts with b."""
+    words = columns.split()
+    if not words:
+        return 0
+    total = 1
+    for word in words:
+        if word.isdigit():
+            total *= int(word)
+            continue
+        prefix = word.startswith("*") or word.endswith("*")
+        stem = word.rstrip("*")
+        total *= math.prod(
+            size for factor, size in sizes.items() if factor == word or (prefix and factor.startswith(stem))
+        )
+    return total
+
+
 @dataclass
 class _Reader:
     """Sizes of factors, learnt from shapes."""

@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.ir.graph import Graph, Node
+from autopar.ir.optable import NO_GRADIENT
 from autopar.ir.types import TensorType
 from autopar.passes.positions import flat_operands
-
-# Results never carry a gradient, whatever their operands.
-NO_GRADIENT = (
-    "autopar.detach", "autopar.row_max", "autopar.count_targets", "aten.zeros_like.default", "aten.ones_like.default",
-    "aten.full_like.default", "aten.new_zeros.default", "aten.new_ones.default", "aten.new_full.default",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
-from autopar.ir.rules import NodeRule
+from autopar.ir.rules import NodeRule, count_flops
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.candidate import Inside, reduces_gradients
 from autopar.passes.hybrid import across, cut_inside, within
@@ -77,9 +77,7 @@ class Pricing:
         """Forward and backward nanoseconds of one layout change of a value of type ``kind``."""
         before = local_numel(step.before, kind.shape) * DTYPE_BYTES[kind.dtype]
         after = local_numel(step.after, kind.shape) * DTYPE_BYTES[kind.dtype]
-        return self.collective_ns(step.kind, before, step.axis), self.collective_ns(
-            step.backward, after, step.axis
-        )
+        return self.collective_ns(step.kind, before, step.axis), self.collective_ns(step.backward, after, step.axis)
 
     def op_costs(
         self,
@@ -132,21 +130,12 @@ class Pricing:
 
 def local_flops(columns: str, rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh) -> int:
     """FLOPs of one device: the table's factors, each divided by the axes that own it."""
-    words = columns.split()
-    if not words:
+    if not columns:
         return 0
-    total = 1
-    for word in words:
-        if word.isdigit():
-            total *= int(word)
-            continue
-        prefix = word.startswith("*") or word.endswith("*")
-        stem = word.rstrip("*")
-        for factor, size in rule.sizes.items():
-            if factor == word or (prefix and factor.startswith(stem)):
-                owners = [k for (_, k), c in zip(mesh.axes, choices, strict=True) if c.factor == factor]
-                total *= size // math.prod(owners)
-    return total
+    owners: dict[str | None, int] = {}
+    for (_, ways), choice in zip(mesh.axes, choices, strict=True):
+        owners[choice.factor] = owners.get(choice.factor, 1) * ways
+    return count_flops(columns, {factor: size // owners.get(factor, 1) for factor, size in rule.sizes.items()})
 
 
 def local_bytes(layout: Layout, kind: TensorType, dtype: str | None = None) -> int:

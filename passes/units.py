@@ -6,6 +6,7 @@ The tables of the root belong to the node at which their last variable is decide
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from autopar.ir.graph import SOURCES, Graph
@@ -53,7 +54,8 @@ def units_of(
     """
     assert program.loss is not None
     graph = live_for(program.graph, program.loss)
-    root = _root_costs(model, solution, lean, full)
+    kept = {value.name for node in graph.nodes for value in node.results}
+    root = _at_nodes_of(kept, model.graph, _root_costs(model, solution, lean, full))
     calls = {
         node.results[0].name: [_call_cost(lean, full, index, values) for _, values in runs]
         for index, (node, runs) in enumerate(zip(lean.calls, solution.calls, strict=True))
@@ -159,6 +161,18 @@ def _root_costs(model: Model, solution: Solution, lean: Encoded, full: Encoded) 
             saved_bytes=_sum(full.problem.root, "bytes", numbers, values) - held,
             transient_bytes=_sum(segment, "transient_bytes", numbers, values),
         )  # fmt: skip
+    return found
+
+
+def _at_nodes_of(kept: AbstractSet[str], graph: Graph, costs: Mapping[str, Cost]) -> dict[str, Cost]:
+    """Operations that lowering joins with a later one (the parts of a loss) are not in its graph: they cost there."""
+    found: dict[str, Cost] = {}
+    ahead = Cost()
+    for node in graph.nodes:
+        name = node.results[0].name
+        ahead = ahead + costs.get(name, Cost())
+        if name in kept:
+            found[name], ahead = ahead, Cost()
     return found
 
 

@@ -17,6 +17,7 @@ from autopar.cli import (
     profile_command,
     run_command,
     show_command,
+    simulate_command,
     validate_command,
     verify_command,
 )
@@ -38,6 +39,7 @@ def command() -> Any:
     app.command("diff")(diff_command.diff)
     app.command("validate")(validate_command.validate)
     app.command("verify")(verify_command.verify)
+    app.command("simulate")(simulate_command.simulate)
     app.command("run", context_settings=run_command.SETTINGS)(run_command.run)
     profile = typer.Typer(help="Cost profiles: the figures that prices are made of.", **_SETTINGS)
     profile.command("list")(profile_command.list_)

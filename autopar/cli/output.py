@@ -81,14 +81,14 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, *, option: str = "-o") -> None:
     """Raise ``UsageError`` now for a file that could not be written after a long search."""
     folder = path.parent
     if path.is_dir():
-        raise UsageError(f"-o {path}: is a folder; give the name of a file", details={"path": str(path)})
+        raise UsageError(f"{option} {path}: is a folder; give the name of a file", details={"path": str(path)})
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         reason = "cannot be written to" if folder.is_dir() else "does not exist"
-        raise UsageError(f"-o {path}: the folder {folder} {reason}", details={"path": str(path)})
+        raise UsageError(f"{option} {path}: the folder {folder} {reason}", details={"path": str(path)})
 
 
 def write_atomic(path: Path, data: bytes) -> None:

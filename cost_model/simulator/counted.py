@@ -1,0 +1,147 @@
+"""What a plan's objective counts of a lowered program, part by part, to hold the simulator's figures against.
+
+The objective takes a step apart into the root and the calls of blocks. Of each it adds up everything, and of the
+communication of its parameters what is more than its computing can cover (``passes/problem.py``, formula 1):
+
+    sum over instances of  S + max(0, H - f * C)
+
+with S the operations, the collectives of the program and what comes once a step, H the gathers and reductions of each
+parameter by itself, and C the operations. In a pipeline the root is one instance for all places, and a transfer counts
+at both of its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from autopar.cost_model.simulator.holders import (
+    GATHER,
+    ROOT,
+    SCATTER,
+    cut_into,
+    memory_ns,
+    moves,
+    owners,
+    stored_bytes,
+    updated_bytes,
+)
+from autopar.cost_model.simulator.prices import Prices
+from autopar.cost_model.simulator.recipes import Totals
+from autopar.cost_model.simulator.stage import Stage
+from autopar.ir.program import Parameter, Program
+from autopar.ir.types import DTYPE_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """Seconds of a step on one place. ``parameters``: gathers and reductions that are not hidden, without the root's.
+
+    ``root_hide_s`` and ``root_cover_s`` are H and f · C of what the place has of the root.
+    """
+
+    compute_s: float = 0.0
+    collectives_s: float = 0.0
+    parameters_s: float = 0.0
+    sums_s: float = 0.0
+    optimizer_s: float = 0.0
+    transfers_s: float = 0.0
+    root_hide_s: float = 0.0
+    root_cover_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return (
+            self.compute_s + self.collectives_s + self.parameters_s + self.sums_s + self.optimizer_s + self.transfers_s
+        )
+
+    def __add__(self, other: Counted) -> Counted:
+        both = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        return Counted(**both)
+
+
+def settled(places: Sequence[Counted], compute_s: float, overlap: float) -> tuple[Counted, ...]:
+    """The places with what the root does not hide, spread over those who cause it.
+
+    ``compute_s``: mean over the places that the objective says. It counts a loss in parts which lowering joins again:
+    what it has more than the lowered program is the last place's.
+    """
+    joined_s = compute_s * len(places) - sum(each.compute_s for each in places)
+    hide_s = sum(each.root_hide_s for each in places)
+    exposed_s = max(0.0, hide_s - sum(each.root_cover_s for each in places) - overlap * joined_s)
+    shared = [
+        replace(each, parameters_s=each.parameters_s + (exposed_s * each.root_hide_s / hide_s if hide_s else 0.0))
+        for each in places
+    ]
+    return (*shared[:-1], replace(shared[-1], compute_s=shared[-1].compute_s + joined_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Instance:
+    """The root or one call: its operations, and its parameters with their ZeRO level."""
+
+    totals: Totals
+    recompute: str | None
+    parameters: Sequence[Parameter]
+    zero: int
+    root: bool
+
+
+def counted(stage: Stage) -> Counted:
+    """Of one program."""
+    program, prices = stage.program, stage.prices
+    total = Counted()
+    for instance in _instances(stage):
+        each = instance.totals
+        cheap, dear = 1 + (instance.recompute is not None), 1 + (instance.recompute == "full")
+        compute_s = program.microbatches * (cheap * each.forward_ns + dear * each.dear_ns + each.backward_ns) / 1e9
+        sent_s = program.microbatches * (dear * each.sent_ns + each.sent_back_ns) / 1e9
+        hide_ns = sums_ns = update_ns = 0
+        for parameter in instance.parameters:
+            zero = instance.zero if parameter.runtime_axes else 0
+            hide_ns += _moved_ns(parameter, zero, program, prices, root=instance.root)
+            part = -(-stored_bytes(parameter) // cut_into(parameter, zero, prices))
+            sums_ns += sum(prices.move_ns("all_reduce", part, prices.groups[axis]) for axis in parameter.step_axes)
+            moved = updated_bytes(parameter, zero, stage.optimizer, prices)
+            update_ns += memory_ns("optimizer", "optimizer", moved, parameter.type.dtype, prices)
+        hide_s, cover_s = hide_ns / 1e9, prices.overlap * compute_s
+        total += Counted(
+            compute_s=compute_s, collectives_s=sent_s, sums_s=sums_ns / 1e9, optimizer_s=update_ns / 1e9,
+            parameters_s=0.0 if instance.root else max(0.0, hide_s - cover_s),
+            root_hide_s=hide_s if instance.root else 0.0, root_cover_s=cover_s if instance.root else 0.0,
+        )  # fmt: skip
+    return total
+
+
+def _instances(stage: Stage) -> Iterator[_Instance]:
+    """In pipelines ZeRO levels above 1 cost as 1."""
+    program, owner_of, most = stage.program, owners(stage.program), 1 if stage.piped else 3
+    groups: dict[tuple[str, str], list[Parameter]] = {(ROOT, ROOT): []}
+    for node in program.graph.nodes:
+        if node.target == "call":
+            for index in range(int(str(node.attr("count")))):
+                groups[f"{node.results[0].name}/{index}", str(node.attr("block"))] = []
+    for parameter in program.parameters:
+        if parameter.trainable and not parameter.buffer:
+            groups[owner_of.get(parameter.fqn, (ROOT, ROOT))].append(parameter)
+    for (name, block), members in groups.items():
+        yield _Instance(
+            totals=stage.main.totals if name == ROOT else stage.blocks[block].totals,
+            recompute=program.recompute.get(block), parameters=members, zero=min(program.zero.get(block, 0), most),
+            root=name == ROOT,
+        )  # fmt: skip
+
+
+def _moved_ns(parameter: Parameter, zero: int, program: Program, prices: Prices, *, root: bool) -> int:
+    """Gathers and reductions of a parameter in a step, each by itself, gradients in the stored type."""
+    stored = stored_bytes(parameter)
+    used = stored // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
+    total = 0
+    for stream, kind, group, payload in moves(parameter.runtime_axes, parameter.inside, used, stored, zero, prices):
+        times = 1
+        if stream == GATHER and zero == 3 and not root:
+            times = 2 * program.microbatches
+        elif stream == SCATTER and zero >= 2:
+            times = program.microbatches
+        total += times * prices.move_ns(kind, payload, group)
+    return total

@@ -1,0 +1,113 @@
+"""What one operation and one communication of a lowered program take, each distinct one priced once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from autopar.cost_model.cluster import Cluster
+from autopar.cost_model.collectives import collective_s
+from autopar.cost_model.compute import overlap_fraction, slowest_compute_s
+from autopar.cost_model.priced import Group, OpCost, Phase
+from autopar.cost_model.profile import CostProfile
+from autopar.cost_model.topology import axis_groups
+from autopar.ir.graph import Node, Value
+from autopar.ir.mesh import Mesh
+from autopar.ir.optable import local_row, node_rule
+from autopar.ir.pipeline import PIPELINE_AXIS
+from autopar.ir.rules import count_flops
+from autopar.ir.types import DTYPE_BYTES, TensorType
+
+
+class Prices:
+    """On ``mesh``, that of all processes. Raises UsageError if the cluster has another number of devices."""
+
+    def __init__(self, mesh: Mesh, cluster: Cluster, profile: CostProfile) -> None:
+        self.mesh, self.cluster, self.profile = mesh, cluster, profile
+        self.groups = axis_groups(mesh.axes, cluster)
+        # share of computing behind which communication can hide, on the worst device
+        self.overlap = min(overlap_fraction(device, profile) for device in cluster.devices)
+        self._compute: dict[OpCost, int] = {}
+        self._moves: dict[tuple[str, int, Group], int] = {}
+
+    def compute_ns(self, cost: OpCost) -> int:
+        """On the slowest device."""
+        if cost not in self._compute:
+            self._compute[cost] = round(slowest_compute_s(cost, self.cluster, self.profile) * 1e9)
+        return self._compute[cost]
+
+    def move_ns(self, kind: str, payload_bytes: int, group: Group) -> int:
+        key = (kind, payload_bytes, group)
+        if key not in self._moves:
+            self._moves[key] = round(collective_s(kind, payload_bytes, group, self.cluster, self.profile) * 1e9)
+        return self._moves[key]
+
+    def parts(self, axis: str, inside: int) -> tuple[Group, Group]:
+        """An axis cut into groups of ``inside`` neighbours on one node: such a group, and one of one from each."""
+        size = self.groups[axis].size
+        return (
+            Group(axis=axis, size=inside, ranks_per_node=inside, nodes=1),
+            Group(axis=axis, size=size // inside, ranks_per_node=1, nodes=size // inside),
+        )
+
+    def pair(self, place: int, other: int) -> Group:
+        """A device of one place of the pipeline and its partner at another."""
+        ranks = self.mesh.group(0, PIPELINE_AXIS)
+        ends = list(itertools.accumulate(self.cluster.node_sizes()))
+        node, far = (next(at for at, end in enumerate(ends) if ranks[each] < end) for each in (place, other))
+        return _pair(1 if node == far else 2)
+
+    def worst_pair(self) -> Group:
+        """The pair of neighbours in the pipeline that are furthest apart."""
+        return _pair(min(2, self.groups[PIPELINE_AXIS].nodes))
+
+
+def _pair(nodes: int) -> Group:
+    return Group(axis=PIPELINE_AXIS, size=2, ranks_per_node=3 - nodes, nodes=nodes)
+
+
+def link(group: Group) -> str:
+    """What the group's traffic shares with other traffic of its devices."""
+    return "within nodes" if group.nodes == 1 else "between nodes"
+
+
+def local_shape(value: Value) -> tuple[int, ...]:
+    """What one device holds of a value of a lowered program."""
+    return value.type.shape if value.layout is None else value.layout.local_shape(value.type.shape)
+
+
+def local_bytes(value: Value) -> int:
+    return math.prod(local_shape(value)) * DTYPE_BYTES[value.type.dtype]
+
+
+def op_costs(
+    node: Node, operands: Sequence[Value | None], wanted: Sequence[bool]
+) -> tuple[OpCost | None, OpCost | None]:
+    """What one device does at a node of a lowered program, forward and backward; None where that is nothing.
+
+    ``operands``: flattened; ``wanted``: which of them get a gradient.
+    """
+    entry = local_row(node)
+    if entry.op_class == "view":
+        return None, None
+    given = [None if value is None else local_shape(value) for value in operands]
+    made = [local_shape(value) for value in node.results]
+    flops = count_flops(entry.flops, node_rule(node, given, made, given=entry).sizes) if entry.flops else 0
+    kinds: list[TensorType] = [value.type for value in (*operands, *node.results) if value is not None]
+    shapes = tuple(shape for shape in (*given, *made) if shape is not None)
+    moved = sum(math.prod(shape) * DTYPE_BYTES[kind.dtype] for shape, kind in zip(shapes, kinds, strict=True))
+    dtype = next((kind.dtype for kind in reversed(kinds) if kind.is_float), "i64")
+
+    def cost(phase: Phase, share: float, drawn: int) -> OpCost:
+        return OpCost(
+            target=node.target, op_class=entry.op_class, dtype=dtype, flops=round(flops * share),
+            bytes=round(moved * share) + drawn, phase=phase, shapes=shapes,
+        )  # fmt: skip
+
+    forward = cost("forward", 1.0, entry.work_bytes * math.prod(made[0]))
+    count = sum(wanted)
+    if not count:
+        return forward, None
+    part = count / len(wanted) if entry.op_class in ("matmul", "conv") else 1.0
+    return forward, cost("backward", entry.backward * part, 0)
