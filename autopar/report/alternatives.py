@@ -19,7 +19,7 @@ VERDICTS = {
     "chosen": "chosen",
     "searched": "searched, slower",
     "open": "not ruled out in time",
-    "ruled out": "ruled out by its bound",
+    "ruled out": "ruled out by a bound",
 }
 
 

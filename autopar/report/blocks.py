@@ -33,6 +33,8 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
+    """``where``: in the model's words; empty for the first."""
+
     place: str
     where: str
 
@@ -59,7 +61,7 @@ def stages(plan: Plan) -> tuple[Stage, ...]:
     if not plan.stages:
         return ()
     places = plan.mesh.get("pp", 1)
-    begins = ["the beginning", *(each.where for each in plan.stages)]
+    begins = ["", *(each.where for each in plan.stages)]
     return tuple(
         Stage(place=f"stage {number}, place {number % places}", where=where) for number, where in enumerate(begins)
     )

@@ -43,9 +43,9 @@ def binned(events: Iterable[Event], start_ns: int, end_ns: int, bins: int) -> li
             left, at = edge, at + 1
     found: list[Filled] = []
     for index, shares in enumerate(covered):
-        level = min(LEVELS, round(LEVELS * sum(shares.values()) + 0.35))
-        if not level:
+        if not shares:
             continue
+        level = min(LEVELS, max(1, round(LEVELS * sum(shares.values()))))
         category = max(sorted(shares), key=lambda name: shares[name])
         last = found[-1] if found else None
         if last is not None and (last.last, last.category, last.level) == (index, category, level):

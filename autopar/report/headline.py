@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.cli.tables import percent, seconds
+from autopar.cli.tables import percent, seconds, size
 from autopar.cost_model import Cluster
 from autopar.ir.plan import Plan
 from autopar.report.axes import mesh_text
@@ -32,11 +32,11 @@ def headline(plan: Plan) -> Headline:
     )  # fmt: skip
     repeats = len(plan.stages) + 1
     facts = (
-        ("devices", devices),
         ("microbatches", str(plan.num_microbatches)),
         ("schedule", f"{plan.schedule}, {repeats} stages" if plan.schedule else "no pipeline"),
         ("precision", f"mixed, {plan.mixed_precision}" if plan.mixed_precision else "as the model"),
         ("optimizer", plan.optimizer),
+        ("memory", f"{size(max(plan.memory.peak_bytes, default=0))} of {size(plan.memory.budget_bytes)} a device"),
         ("inputs", ", ".join(f"{name} {text}" for name, text in plan.fingerprint.inputs.items())),
         ("graph", f"{plan.graph.nodes} operations, {plan.graph.folded_nodes} after folding repeats"),
         ("prices", f"cost profile {plan.profile.name}"),

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from autopar.report.svg import Svg, element, picture
 
 SIDE = 24
-MOST_CUTS = 8
+# More parts of a side than these cannot be told from each other; of each band of it, fewer are not shown.
+MOST_PARTS, FEWEST_PARTS = 8, 4
 _SPLIT = re.compile(r"S\((\d+)\)(?:/(\d+))?")
 
 
 def pictogram(
     shape: tuple[int, ...], choices: Mapping[str, str], sizes: Mapping[str, int], slots: Mapping[str, int]
 ) -> Svg:
-    """Rows are dim 0, columns are dim 1; dims after these are not drawn. An axis of more than 8 is drawn as 8.
+    """Rows are dim 0, columns are dim 1; dims after these are not drawn. A large axis is drawn with fewer parts.
 
     ``S(0)/3``: each of 3 parts of dim 0 is cut by itself.
     """
@@ -24,12 +25,12 @@ def pictogram(
     held = [[(0.0, 1.0)], [(0.0, 1.0)]]  # for rows and columns, what is held, as shares
     for axis, text in choices.items():
         match = _SPLIT.match(text)
-        size = min(sizes.get(axis, 1), MOST_CUTS)
-        if match is None or int(match[1]) > 1 or size < 2:
+        if match is None or int(match[1]) > 1 or sizes.get(axis, 1) < 2:
             continue
         dim, bands = int(match[1]), int(match[2] or 1)
         pieces = [(first + (last - first) * band / bands, (last - first) / bands)
                   for first, last in held[dim] for band in range(bands)]  # fmt: skip
+        size = min(sizes[axis], max(FEWEST_PARTS, MOST_PARTS // len(pieces)))
         for start, length in pieces:
             for cut in range(1, size):
                 cuts.append(_cut(dim, start + length * cut / size, wide, high, slots.get(axis, 0)))

@@ -47,7 +47,7 @@ def compared(plan: Plan) -> str:
     found = recipes_of(plan)
     if not found:
         return ""
-    all_of_them = f"{COUNTS.get(len(found), len(found))} standard recipes"
+    all_of_them = f"{COUNTS.get(len(found), len(found))} standard recipe{'s' * (len(found) != 1)}"
     best = next((each for each in found if each.fits and each.objective_s is not None), None)
     if best is None or best.objective_s is None:
         return f"none of the {all_of_them} fits"
