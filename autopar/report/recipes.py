@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autopar.cli.tables import seconds
 from autopar.ir.plan import Plan
+from autopar.report.axes import mesh_text
 from autopar.report.bars import Part, bar
 from autopar.report.svg import Svg
 
@@ -14,12 +15,13 @@ COUNTS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """``objective_s`` is None where it cannot be placed; ``why`` says what is missing."""
+    """``objective_s`` is None where it cannot be placed; ``why`` says what is missing. ``mesh``: as text, if known."""
 
     name: str
     objective_s: float | None
     fits: bool
     why: str
+    mesh: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +37,13 @@ class Row:
 def recipes_of(plan: Plan) -> tuple[Recipe, ...]:
     """The fastest first, what does not fit last. Plans that were compared with none have none."""
     kept = getattr(plan, "recipes", None) or {}
-    found = [
-        Recipe(name=name, objective_s=each.objective_s, fits=each.fits, why=getattr(each, "why", ""))
-        for name, each in kept.items()
-    ]
+    found = []
+    for name, each in kept.items():
+        sizes = getattr(each, "mesh", None)
+        found.append(Recipe(
+            name=name, objective_s=each.objective_s, fits=each.fits, why=getattr(each, "why", ""),
+            mesh=mesh_text(list(sizes.items())) if sizes else "",
+        ))  # fmt: skip
     return tuple(sorted(found, key=lambda r: (not r.fits, r.objective_s is None, r.objective_s or 0.0, r.name)))
 
 
@@ -64,7 +69,7 @@ def recipe_rows(plan: Plan) -> tuple[Row, ...]:
     longest = max([plan.objective_s, *(each.objective_s or 0.0 for each in found)]) or 1.0
     rows = [_row("this plan", plan.objective_s, plan.objective_s, longest, kind="plan", note="", own=True)]
     for each in found:
-        note = each.why or "" if each.fits else f"does not fit{f': {each.why}' if each.why else ''}"
+        note = each.why or each.mesh if each.fits else f"does not fit{f': {each.why}' if each.why else ''}"
         kind = "recipe" if each.fits else "unfit"
         rows.append(_row(each.name, each.objective_s, plan.objective_s, longest, kind=kind, note=note, own=False))
     return tuple(rows)

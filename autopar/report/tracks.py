@@ -15,7 +15,7 @@ HEIGHT = 18
 BINS = 720
 # A track with more events than this is merged.
 MOST_EVENTS = 400
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def track(label: str, events: Sequence[Event], start_ns: int, end_ns: int, *, communication: bool) -> Svg:

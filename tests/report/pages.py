@@ -58,6 +58,7 @@ class Compared(Record):
     objective_s: float | None
     fits: bool
     why: str = ""
+    mesh: dict[str, int] = Field(default_factory=dict)
 
 
 class WithRecipes(Plan):
