@@ -15,12 +15,10 @@ from autopar.report.svg import Svg
 
 # Of each verdict; the others are folded away, and counted beyond the most.
 SHOWN, MOST = 6, 150
-VERDICTS = {
-    "chosen": "chosen",
-    "searched": "searched, slower",
-    "open": "not ruled out in time",
-    "ruled out": "ruled out by a bound",
-}
+CHOSEN, LOST, NEAR, OPEN, OUT = (
+    "chosen", "searched, ruled out", "searched, not ruled out", "not searched in time", "ruled out by a bound",
+)  # fmt: skip
+KINDS = {CHOSEN: "plan", LOST: "searched", NEAR: "searched", OPEN: "open", OUT: "ruled-out"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,7 @@ class Alternatives:
 
 def alternatives(plan: Plan, tried: Sequence[Tried]) -> Alternatives:
     """Chosen first, then the fastest that were searched, what was not ruled out, and what was."""
-    order = list(VERDICTS)
+    order = list(KINDS)
     ranked = sorted(tried, key=lambda each: (
         order.index(_verdict(plan, each)), _best_ns(each), each.full.axes, each.schedule or "",
     ))  # fmt: skip
@@ -76,15 +74,15 @@ def _row(plan: Plan, each: Tried, low: float, high: float) -> Row:
     verdict, width = _verdict(plan, each), high - low or 1.0
     best_ns, plan_ns = each.objective_ns, plan.objective_s * 1e9
     known = each.bound_ns if best_ns is None else best_ns
-    against = "the plan" if verdict == "chosen" else _against(known / 1e9, plan, found=best_ns is not None)
+    against = "the plan" if verdict == CHOSEN else _against(known / 1e9, plan, found=best_ns is not None)
     mesh = mesh_text(list(each.full.axes))
     words = f"{mesh}: at least {seconds(each.bound_ns / 1e9)}" + (f", best {seconds(best_ns / 1e9)}" if best_ns else "")
     return Row(
         mesh=mesh, schedule=each.schedule or "–", microbatches=each.microbatches, bound=seconds(each.bound_ns / 1e9),
-        best="–" if best_ns is None else seconds(best_ns / 1e9), against=against, verdict=VERDICTS[verdict],
+        best="–" if best_ns is None else seconds(best_ns / 1e9), against=against, verdict=verdict,
         drawing=span(
             words, (each.bound_ns - low) / width, None if best_ns is None else (best_ns - low) / width,
-            mark=(plan_ns - low) / width, kind="plan" if verdict == "chosen" else verdict.replace(" ", "-"),
+            mark=(plan_ns - low) / width, kind=KINDS[verdict],
         ),
     )  # fmt: skip
 
@@ -96,10 +94,11 @@ def _against(time_s: float, plan: Plan, *, found: bool) -> str:
 
 def _verdict(plan: Plan, each: Tried) -> str:
     if is_chosen(plan, each):
-        return "chosen"
+        return CHOSEN
+    excluded = each.bound_ns / 1e9 >= plan.objective_s
     if each.objective_ns is not None:
-        return "searched"
-    return "ruled out" if each.bound_ns / 1e9 >= plan.objective_s else "open"
+        return LOST if excluded else NEAR
+    return OUT if excluded else OPEN
 
 
 def _best_ns(each: Tried) -> int:
@@ -107,5 +106,5 @@ def _best_ns(each: Tried) -> int:
 
 
 def _summary(total: int, counts: dict[str, int]) -> str:
-    said = [f"{count} {VERDICTS[name]}" for name, count in counts.items() if count]
+    said = [f"{count} {name}" for name, count in counts.items() if count]
     return f"{total} mesh{'es' * (total != 1)} with their schedules: {'; '.join(said)}."

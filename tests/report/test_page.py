@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from autopar.ir.mesh import Mesh
+from autopar.passes.found import Tried
 from autopar.report import build, render
 from tests.cli.plans import LAYER, example_plan
 from tests.report.pages import Page, planned, whole_page, with_recipes
@@ -115,6 +117,36 @@ def test_each_place_of_a_pipeline_has_a_track(piped):
 def test_the_meshes_that_lost_are_named_with_how_far_off_they_are(flat):
     text = Page(flat).sections["alternatives"]
     assert "dp 2 × tp 2" in text and "chosen" in text and "the plan" in text
+
+
+def tried(mesh: dict[str, int], bound_s: float, best_s: float | None = None) -> Tried:
+    best_ns = None if best_s is None else round(best_s * 1e9)
+    return Tried(full=Mesh.of(mesh), microbatches=4, schedule=None, bound_ns=round(bound_s * 1e9), objective_ns=best_ns)
+
+
+def test_what_is_known_of_each_mesh_is_told_apart():
+    """The example's step takes 0.412 s."""
+    found = [
+        tried({"dp": 8}, 0.824), tried({"dp": 2, "tp": 4}, 0.41, 0.412), tried({"dp": 4, "tp": 2}, 0.4, 0.4532),
+        tried({"tp": 8}, 0.42, 0.5), tried({"cp": 8}, 0.3914),
+    ]  # fmt: skip
+    page = build(example_plan(), None, found).alternatives
+    assert page is not None
+    assert [(row.mesh.replace("\u00a0", " "), row.verdict, row.against) for row in page.shown] == [
+        ("dp 2 × tp 4", "chosen", "the plan"),
+        ("tp 8", "searched, ruled out", "21.4 % slower"),
+        ("dp 4 × tp 2", "searched, not ruled out", "10.0 % slower"),
+        ("cp 8", "not searched in time", "at most 5.0 % faster"),
+        ("dp 8", "ruled out by a bound", "at least 100.0 % slower"),
+    ]
+
+
+def test_of_many_meshes_the_rest_is_folded_away():
+    found = [tried({"dp": 8, f"x{number}": 1}, 0.5 + number / 100) for number in range(200)]
+    page = build(example_plan(), None, found).alternatives
+    assert page is not None
+    assert (len(page.shown), len(page.folded), page.left_out) == (6, 150, 44)
+    assert "and 44 others" in render(build(example_plan(), None, found))
 
 
 def test_a_plan_without_its_graph_says_what_is_missing(example):
