@@ -52,7 +52,8 @@ def alternatives(plan: Plan, tried: Sequence[Tried]) -> Alternatives:
     ))  # fmt: skip
     plan_ns = plan.objective_s * 1e9
     low = min([plan_ns, *(each.bound_ns for each in tried)])
-    low, high = low - 0.05 * (plan_ns - low), 1.25 * plan_ns
+    slowest = max([0, *(each.objective_ns for each in tried if each.objective_ns is not None)])
+    low, high = low - 0.05 * (plan_ns - low), min(max(1.25 * plan_ns, 1.02 * slowest), 2 * plan_ns)
     counts = {name: sum(_verdict(plan, each) == name for each in tried) for name in order}
     rows = [(_verdict(plan, each), _row(plan, each, low, high)) for each in ranked]
     shown: list[Row] = []
