@@ -88,6 +88,12 @@ def test_each_place_of_a_pipeline_has_its_memory():
     assert "place 0" in text and "place 1" in text and "the fullest place" in text
 
 
+def test_parts_that_exceed_the_peak_are_admitted(example):
+    plan = example_plan(memory={"budget_bytes": 100, "peak_bytes": [50], "parts": {"gradients": 40, "optimizer": 20}})
+    assert "add up to more than the peak" in Page(render(build(plan))).sections["memory"]
+    assert "add up" not in example.sections["memory"]
+
+
 def test_the_simulated_step_stands_beside_the_plan(flat):
     page = Page(flat)
     text = page.sections["time"]
