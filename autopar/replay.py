@@ -24,14 +24,16 @@ def keywords_of(plan: Plan, *, profile: Any = None) -> dict[str, Any]:
     Raises MismatchError where the profile is another one than the plan was priced with, or the plan keeps too little.
     """
     asked, _ = _kept(plan)
-    found = load_profile(profile)
+    found, pinned = load_profile(profile), asked.mesh
+    if pinned is not None:  # keys of a JSON object have no order, axes have
+        pinned = {axis: pinned[axis] for axis in (*plan.axes, *pinned) if axis in pinned}
     if found.sha256 != plan.profile.sha256:
         raise MismatchError(
             f"the plan was priced with profile {plan.profile.name} ({plan.profile.sha256[:12]}), this is {found.name} "
             f"({found.sha256[:12]}): give the plan's own with --profile, or make the plan again"
         )
     return {
-        "cluster": Cluster.from_dict(plan.cluster), "profile": found, "mesh": asked.mesh,
+        "cluster": Cluster.from_dict(plan.cluster), "profile": found, "mesh": pinned,
         "constraints": tuple(map(Constraint.parse, asked.constraints)), "memory_budget": asked.memory_bytes,
         "optimizer": plan.optimizer, "mixed_precision": plan.mixed_precision,
         "num_microbatches": asked.num_microbatches, "schedule": asked.schedule, "zero": asked.zero,

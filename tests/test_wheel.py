@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = ("ir", "cost_model", "passes", "runtime")
-SHIPPED = {".py", ".toml", ".html", ".css", ".js", ".json", ".typed"}
+SHIPPED = {".py", ".toml", ".html", ".css", ".j2", ".js", ".json", ".typed"}
 
 PROBE = """
 import importlib, json

@@ -15,6 +15,7 @@ from autopar.cli import (
     options,
     plan_command,
     profile_command,
+    report_command,
     run_command,
     show_command,
     simulate_command,
@@ -40,6 +41,7 @@ def command() -> Any:
     app.command("validate")(validate_command.validate)
     app.command("verify")(verify_command.verify)
     app.command("simulate")(simulate_command.simulate)
+    app.command("report")(report_command.report)
     app.command("run", context_settings=run_command.SETTINGS)(run_command.run)
     profile = typer.Typer(help="Cost profiles: the figures that prices are made of.", **_SETTINGS)
     profile.command("list")(profile_command.list_)

@@ -25,7 +25,7 @@ def mesh_rows(plan: Plan, tried: Sequence[Tried]) -> list[dict[str, Any]]:
             "mesh": dict(each.full.axes), "schedule": each.schedule, "num_microbatches": each.microbatches,
             "lower_bound_s": each.bound_ns / 1e9,
             "objective_s": None if each.objective_ns is None else each.objective_ns / 1e9,
-            "chosen": _is_chosen(plan, each),
+            "chosen": is_chosen(plan, each),
         }
         for each in tried
     ]  # fmt: skip
@@ -46,7 +46,7 @@ def whole(plan: Plan, tried: Sequence[Tried]) -> Iterator[RenderableType]:
     rows = [
         (
             " × ".join(f"{axis} {n}" for axis, n in each.full.axes), each.schedule or "", str(each.microbatches),
-            seconds(each.bound_ns / 1e9), _slower(each.bound_ns / 1e9, plan.objective_s), _verdict(plan, each),
+            seconds(each.bound_ns / 1e9), slower(each.bound_ns / 1e9, plan.objective_s), _verdict(plan, each),
         )
         for each in tried[:MOST_MESHES]
     ]  # fmt: skip
@@ -61,14 +61,14 @@ def parameter(plan: Plan, found: Explained) -> RenderableType:
     rows = [
         (
             _way(choice), "" if choice.objective_s is None else seconds(choice.objective_s),
-            "" if choice.objective_s is None else _slower(choice.objective_s, found.objective_s),
+            "" if choice.objective_s is None else slower(choice.objective_s, found.objective_s),
             choice.why if choice.objective_s is None else _on(choice),
         )
         for choice in found.others
     ]  # fmt: skip
     second = found.runner_up
     best = "nothing else is possible" if second is None else (
-        f"{_way(second)}: {seconds(second.objective_s or 0)}, {_slower(second.objective_s or 0, found.objective_s)}; "
+        f"{_way(second)}: {seconds(second.objective_s or 0)}, {slower(second.objective_s or 0, found.objective_s)}; "
         f"forced by {second.options()}"
     )  # fmt: skip
     return section(
@@ -90,17 +90,19 @@ def _on(choice: Choice) -> str:
     return " × ".join(f"{axis} {n}" for axis, n in (choice.found or {}).items())
 
 
-def _slower(time_s: float, than_s: float) -> str:
+def slower(time_s: float, than_s: float) -> str:
+    """How a time stands to another, in words."""
     share = time_s / than_s - 1 if than_s else 0.0
     return "the same" if not share else f"{percent(abs(share))} {'slower' if share > 0 else 'faster'}"
 
 
-def _is_chosen(plan: Plan, each: Tried) -> bool:
+def is_chosen(plan: Plan, each: Tried) -> bool:
+    """Whether the plan is on this mesh, with this schedule."""
     return dict(each.full.axes) == dict(plan.mesh) and each.schedule == plan.schedule
 
 
 def _verdict(plan: Plan, each: Tried) -> str:
-    if _is_chosen(plan, each):
+    if is_chosen(plan, each):
         return "chosen"
     if each.objective_ns is not None:
         return f"best found {seconds(each.objective_ns / 1e9)}"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-COMMANDS = {"plan", "show", "validate", "run", "env", "profile", "cluster"}
+COMMANDS = {"plan", "show", "report", "validate", "run", "env", "profile", "cluster"}
 REPORT = """
 import sys
 from autopar.cli import main

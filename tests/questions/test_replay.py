@@ -56,7 +56,9 @@ def test_asking_the_same_again_gives_the_same_plan(plan):
 
 
 def test_what_was_pinned_is_asked_again():
-    pinned = planned(mesh={"pp": 2, "dp": -1}, num_microbatches=4, zero=1, memory_budget="20GB", schedule="gpipe")
+    made = planned(mesh={"pp": 2, "dp": -1}, num_microbatches=4, zero=1, memory_budget="20GB", schedule="gpipe")
+    pinned = Plan.from_bytes(made.to_bytes())
+    assert list(keywords_of(pinned)["mesh"]) == ["pp", "dp"]
     arguments = check(**keywords_of(pinned))
     assert find_plan(prepared_of(pinned, arguments), arguments, compare=True)[0].to_bytes() == pinned.to_bytes()
 
