@@ -144,7 +144,8 @@ class Assignment(Record):
 class Plan(Record):
     """See ``docs/architecture.md`` for each field; times are of one step over the global batch.
 
-    ``axes`` are the mesh's axes, outermost first: keys of a JSON object have no order. ``asked`` and ``origin``: plans
+    ``axes`` are the mesh's axes, outermost first: keys of a JSON object have no order. ``shares``: data axis →
+    microbatches of each rank along it, where they are not ``num_microbatches`` each. ``asked`` and ``origin``: plans
     of versions that did not keep them have none, and cannot be asked anything that needs a search.
     """
 
@@ -161,6 +162,7 @@ class Plan(Record):
     axes: tuple[str, ...]
     schedule: str | None = None
     num_microbatches: Annotated[int, Field(ge=1)]
+    shares: dict[str, tuple[Annotated[int, Field(ge=1)], ...]] = Field(default_factory=dict)
     stages: tuple[StageInfo, ...] = ()
     optimizer: str
     mixed_precision: str | None
@@ -202,9 +204,26 @@ class Plan(Record):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> Self:
+        """Unequal shares are a matter of plans of one data axis that reduce gradients once a step."""
+        for axis, counts in self.shares.items():
+            size, all_counts = self.mesh.get(axis, 1), f"shares of {axis}: {list(counts)}"
+            if axis != "dp" or set(self.mesh) != {"dp"}:
+                raise ValueError(f"{all_counts}: only a mesh of the axis dp alone has unequal shares, not {self.mesh}")
+            if len(counts) != size or sum(counts) != size * self.num_microbatches or len(set(counts)) == 1:
+                raise ValueError(
+                    f"{all_counts}: {size} numbers that differ and add up to {size * self.num_microbatches}, which is "
+                    f"{self.num_microbatches} microbatches each, are expected"
+                )
+            levels = {variant.zero for variant in self.assignment.variants}
+            if max(levels, default=0) > 1:
+                raise ValueError(f"{all_counts}: with ZeRO {max(levels)} every microbatch communicates; 0 or 1 may be")
+        return self
+
     @model_serializer(mode="wrap")
     def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_empty(plainly(self), "hsdp", "asked", "origin")
+        return _without_empty(plainly(self), "hsdp", "shares", "asked", "origin")
 
     def document(self) -> dict[str, Any]:
         """Plain data as saved, hash included."""

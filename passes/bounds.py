@@ -53,23 +53,31 @@ class Bounds:
     binds: bool = False  # whether memory costs the best plan time; then bounds that ignore it tell little
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
-    variants: dict[tuple[str | None, bool, bool], Model] = field(default_factory=dict)
+    variants: dict[tuple[str | None, bool, bool, bool], Model] = field(default_factory=dict)
 
     @property
     def own_only(self) -> bool:
         """Whether only a candidate's own mesh may bound it, as where prices are the user's."""
         return self.profile.has_compute_hook or self.profile.has_collective_hook or not self.searched
 
-    def model_for(self, schedule: str | None, *, pooled: bool = False, alone: bool = False) -> Model:
-        """The model with the modes that a schedule leaves it.
+    def model_of(self, candidate: Candidate) -> Model:
+        """The model with the modes that a candidate leaves it."""
+        return self.model_for(candidate.schedule, uneven=candidate.uneven)
+
+    def model_for(
+        self, schedule: str | None, *, pooled: bool = False, alone: bool = False, uneven: bool = False
+    ) -> Model:
+        """The model with the modes that a schedule, or unequal shares, leave it.
 
         ``alone``: as it stands for many meshes, without constraints, whose axes it may not have.
         """
         constraints = () if alone else self.model.settings.constraints
-        settings = replace(self.model.settings, schedule=schedule, pooled=pooled, constraints=constraints)
+        settings = replace(
+            self.model.settings, schedule=schedule, pooled=pooled, constraints=constraints, uneven=uneven
+        )
         if settings == self.model.settings:
             return self.model
-        key = schedule, pooled, alone
+        key = schedule, pooled, alone, uneven
         if key not in self.variants:
             self.variants[key] = replace(self.model, settings=settings)
         return self.variants[key]
@@ -82,7 +90,7 @@ class Bounds:
         self.problems += 1
         count = candidate.count
         try:
-            model = self.model_for(schedule, pooled=pooled, alone=alone)
+            model = self.model_for(schedule, pooled=pooled, alone=alone, uneven=candidate.uneven)
             ground = self._ground(model, candidate, inner=inner)
             made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
             return made, ground.pricing
@@ -92,12 +100,15 @@ class Bounds:
 
     def _ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
         """What the problems of one mesh share; the latest few are kept."""
-        key = candidate.full.axes, candidate.mesh.axes, candidate.count, inner, model.settings.constraints
+        key = (
+            candidate.full.axes, candidate.mesh.axes, candidate.count, inner, model.settings.constraints,
+            candidate.uneven,
+        )  # fmt: skip
         ground = self.grounds.pop(key, None)
         if ground is None:
             pricing = Pricing(
                 mesh=with_time(candidate.mesh, candidate.count), cluster=self.cluster, profile=self.profile,
-                groups=axis_groups(candidate.full.axes, self.cluster),
+                groups=axis_groups(candidate.full.axes, self.cluster), uneven=candidate.uneven,
             )  # fmt: skip
             ground = Ground(model, replace(self.positions, inner=inner), pricing)
         self.grounds[key] = ground
@@ -107,7 +118,7 @@ class Bounds:
 
     def raised(self, candidate: Candidate) -> Candidate | None:
         """The candidate with the next bound; None if the model cannot be placed so."""
-        rung = Rung(candidate.rung + 1)
+        rung = Rung.OWN if candidate.uneven else Rung(candidate.rung + 1)
         bound = self._bound_ns(candidate, rung)
         if bound is None:
             return None
@@ -214,7 +225,7 @@ class Bounds:
         groups = axis_groups(candidate.full.axes, self.cluster)
         schedule = None if candidate.shape is None else "1f1b"
         near = tuple(groups[axis] for axis in candidate.mesh.names)
-        key = near, candidate.count, schedule, inner, alone and bool(self.model.settings.constraints)
+        key = near, candidate.count, schedule, inner, alone and bool(self.model.settings.constraints), candidate.uneven
         if key not in self.known:
             self.known[key] = self._solved_ns(candidate, schedule, inner=inner, alone=alone)
         return self.known[key]

@@ -50,7 +50,8 @@ class Settings:
 
     ``inputs``: (batch dim, sequence dim) of each input.
     ``constraints``: what the user demands of parameters. ``schedule``: of the pipeline, if there is one. ``pooled``:
-    for a bound each device stands for several, which may gather parameters only for use.
+    for a bound each device stands for several, which may gather parameters only for use. ``uneven``: ranks run unequal
+    numbers of microbatches, so that parameters and gradients travel once a step.
     """
 
     inputs: Mapping[str, tuple[int | None, int | None]]
@@ -60,6 +61,7 @@ class Settings:
     constraints: tuple[Constraint, ...] = ()
     schedule: str | None = None
     pooled: bool = False
+    uneven: bool = False
 
     def modes(
         self, mesh: Mesh, *, block: bool, microbatches: int = 1, ample: bool = False, inside: Inside = ()
@@ -77,6 +79,8 @@ class Settings:
             levels = tuple(level for level in levels if level != 2)
         if self.schedule is not None:  # under a pipeline 1 and 2 coincide
             levels = (0, 1, 3) if block else (0, 1)
+        if self.uneven:
+            levels = (0, 1)
         if self.zero is not None:
             levels = (self.zero,)
         if self.schedule == "zero_bubble":  # torch: wrong gradients where parameters are sharded again after forward
@@ -99,7 +103,7 @@ class Settings:
         It saves what crosses nodes more than once a step: parameters gathered for each use, gradients reduced every
         microbatch. Level 1 does neither. Torch's pipelines do neither.
         """
-        if not inside or self.schedule is not None:
+        if not inside or self.schedule is not None or self.uneven:
             return ()
         again = microbatches > 1
         return tuple(level for level in levels if (level >= 2 and again) or (level == 3 and block))
