@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -276,13 +277,20 @@ class Plan(Record):
             )
         return plan
 
+    @property
+    def shares_text(self) -> str:
+        """Microbatches of the ranks in order: ``8 ranks 5, 8 ranks 3``; empty where shares are equal."""
+        runs = [(count, len(list(ranks))) for counts in self.shares.values() for count, ranks in groupby(counts)]
+        return ", ".join(f"{ranks} rank{'s' * (ranks > 1)} {count}" for count, ranks in runs)
+
     def explain(self) -> str:
         """A summary in words: mesh, time, memory, what bounds it."""
         mesh = " × ".join(f"{axis} {size}" for axis, size in self.mesh.items()) or "one device"
         peak = max(self.memory.peak_bytes)
         part = self.step_time_s
         return "\n".join([
-            f"{self.model} on {self.world_size} devices: {mesh}, {self.num_microbatches} microbatch(es)",
+            f"{self.model} on {self.world_size} devices: {mesh}, {self.num_microbatches} microbatch(es)"
+            + (f" on average: {self.shares_text}" if self.shares else ""),
             f"step {self.objective_s:.4g} s = compute {part.compute:.4g} + communication {part.exposed_comm:.4g}"
             f" + bubble {part.bubble:.4g}; no plan is faster than {self.lower_bound_s:.4g} s (gap {self.gap:.2%})",
             f"memory {peak / 1e9:.3g} GB of {self.memory.budget_bytes / 1e9:.3g} GB per device",

@@ -27,13 +27,15 @@ from autopar.passes.ground import Ground
 from autopar.passes.outer import Candidate
 from autopar.passes.pricing import Pricing
 from autopar.passes.problem import Problem
+from autopar.passes.settled import settled
 from autopar.passes.shares import Paced, Taker, allocate
 from autopar.passes.solve import Solution
 from autopar.passes.solve.check import Sums, sums_of_instance
+from autopar.passes.uneven import exchanged_once
 
 
 def pace(bounds: Bounds, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution) -> Paced | None:
-    """The shares with which a solution ends first; None where they are equal.
+    """The shares with which a solution ends first; None where they are equal. Raises UnsupportedError as ``uneven``.
 
     Microbatches are equal and run one at a time, parameters and gradients are whole or cut alike: what a device holds
     does not depend on its share, and so memory, which the solver limits to the smallest device's, is no matter here.
@@ -43,11 +45,13 @@ def pace(bounds: Bounds, encoded: tuple[Encoded, Pricing], candidate: Candidate,
     kinds = {device: _finish(bounds, pricing, candidate, solution, device) for device in cluster.devices}
     units = size * candidate.count
     devices = [cluster.device_of_rank(rank) for rank in range(size)]
+    program = settled(bounds, encoded, candidate, solution)[1]
     shares = allocate(units, [Taker(finish_ns=kinds[device], most=units) for device in devices])
     if shares is None or len(set(shares)) == 1:
         return None
     ends = [(kinds[device](count), -rank) for rank, (device, count) in enumerate(zip(devices, shares, strict=True))]
     finish_ns, last = max(ends)
+    finish_ns += sum(pricing.collective_ns(kind, size, DATA_AXIS) for kind, size in exchanged_once(program))
     return Paced(shares=shares, device=devices[-last], count=shares[-last], finish_ns=finish_ns)
 
 

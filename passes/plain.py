@@ -10,7 +10,7 @@ from autopar.passes.build import Encoded
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.paced import pace
 from autopar.passes.pricing import Pricing
-from autopar.passes.settled import peak_bytes, settled
+from autopar.passes.settled import peak_bytes
 from autopar.passes.shortfall import Closest
 from autopar.passes.solve import AnySolver, Solution
 from autopar.passes.standing import LEANER, Best, Standing
@@ -75,7 +75,6 @@ class Plain:
             solution = replace(solution, bytes=standing.limits.memory_bytes + over)
         objective_ns, paced = solution.objective_ns, None
         if fits and candidate.uneven:
-            settled(standing.bounds, encoded, candidate, solution)  # raises where ranks cannot take unequal shares
             paced = pace(standing.bounds, encoded, candidate, solution)
             fits, objective_ns = paced is not None, 0 if paced is None else paced.finish_ns
         if fits and (above is None or objective_ns < above):

@@ -166,7 +166,9 @@ def search(
     if floor > limits.memory_bytes:
         state.hopeless, state.standing.least_bytes = True, floor
     even = outer_candidates(limits, cluster.world_size, *extents(model), layers(model))
-    candidates = admitted([*even, *with_shares(even, len(cluster.devices))], model.settings.constraints)
+    # from level 2 on ranks meet every microbatch, and cannot run unequal numbers of them
+    shared = [] if (model.settings.zero or 0) > 1 else with_shares(even, len(cluster.devices))
+    candidates = admitted([*even, *shared], model.settings.constraints)
     state.run(candidates)
     if state.standing.best is None:
         raise state.failure()

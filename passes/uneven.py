@@ -50,6 +50,21 @@ def uneven(program: Program, shares: Sequence[int]) -> Program:
     return replace(program, graph=graph, parameters=parameters, loss=graph.outputs[0], shares=tuple(shares))
 
 
+def exchanged_once(program: Program) -> tuple[tuple[str, int], ...]:
+    """(kind, bytes of a rank) of what ranks of unequal shares exchange once a step besides gradients.
+
+    The loss, and what the prologue reads, of which each rank is given as much as of equal shares.
+    """
+    values = program.graph.values()
+    assert program.loss is not None
+    read = () if program.prologue is None else program.prologue.sources("input")
+    split = [node.result for node in read if node.result.layout and isinstance(node.result.layout[DATA_AXIS], Shard)]
+    return (
+        *(("all_to_all", value.type.nbytes // program.mesh.size(DATA_AXIS)) for value in split),
+        ("all_reduce", values[program.loss].type.nbytes),
+    )
+
+
 def _loss_apart(program: Program) -> Graph:
     """The main graph without the sums of its loss over ranks and microbatches."""
     assert program.loss is not None
@@ -114,8 +129,8 @@ def _problem(node: Node, given: Sequence[str]) -> str:
             continue
         if not _together(value.layout):
             return f"gives {value.name} {value.layout}, not split over {DATA_AXIS} and microbatches alike"
-        if node.target == "input" and node.attr("name") in given and isinstance(value.layout[DATA_AXIS], Shard):
-            return "is computed from the whole batch and cut into microbatches afterwards"
+        if node.target == "input" and node.attr("name") in given and not isinstance(value.layout[DATA_AXIS], Replicate):
+            return "is computed once a step and cut into parts for ranks and microbatches afterwards"
     return ""
 
 

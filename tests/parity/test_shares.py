@@ -71,7 +71,7 @@ def test_ranks_have_unequal_numbers_of_labels() -> None:
     case = Case(model="gpt2", mesh=None)
     model = case.build()
     expected = processes.loss_of(case, model, shares.few_labels(case))
-    expected.backward()  # type: ignore[no-untyped-call]
+    expected.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     found = [by_case[5] for by_case in launched(2)]
     assert [labels > 0 for _, _, labels in found] == [True, False]
