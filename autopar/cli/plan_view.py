@@ -46,9 +46,7 @@ def warnings(plan: Plan) -> Iterator[str]:
 
 def _parts(plan: Plan, path: Path | None) -> Iterator[RenderableType]:
     cluster = Cluster.from_dict(plan.cluster)
-    yield Text.assemble(
-        ("Plan ", "bold"), (plan.model, "bold cyan"), (" on ", "bold"), (str(cluster), "bold cyan")
-    )
+    yield Text.assemble(("Plan ", "bold"), (plan.model, "bold cyan"), (" on ", "bold"), (str(cluster), "bold cyan"))
     yield _summary(plan)
     yield _step_time(plan)
     yield _memory(plan)
@@ -96,9 +94,7 @@ def _step_time(plan: Plan) -> RenderableType:
         "pipeline bubble": parts.bubble,
     }
     total = sum(named.values()) or 1.0
-    rows = [
-        (name, seconds(value), percent(value / total), bar(value / total)) for name, value in named.items()
-    ]
+    rows = [(name, seconds(value), percent(value / total), bar(value / total)) for name, value in named.items()]
     return section("Step time", table(("part", ">time", ">share", ""), rows))
 
 

@@ -187,7 +187,8 @@ def test_the_plan_says_who_runs_how_many() -> None:
     assert Plan.from_bytes(found.to_bytes()) == found.model_copy(update={"search": None})
     assert found.explain().splitlines()[0].endswith("2 microbatch(es) on average: 1 rank 3, 1 rank 1")
     equal = planned(Mixed(model="gpt2", fast=1, slow=1, microbatches=2), zero=3)
-    (said,) = [d for d in differences(found, equal, load_profile(str(NETWORKS / "mixed.toml"))).settings if d.what == "shares"]
+    settings = differences(found, equal, load_profile(str(NETWORKS / "mixed.toml"))).settings
+    (said,) = [each for each in settings if each.what == "shares"]
     assert (said.left, said.right) == ("1 rank 3, 1 rank 1", "equal")
     once = {(c.kind, c.count) for c in found.collectives if c.phase == "forward"}
     assert once == {("all_reduce", 1), ("all_to_all", 1)}
