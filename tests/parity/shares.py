@@ -58,14 +58,15 @@ def planned(mixed: Mixed, model: torch.nn.Module | None = None, **options: Any) 
     )  # fmt: skip
 
 
-def parallel(mixed: Mixed) -> ParallelModule:
-    model = mixed.case.build()
-    return autopar.parallelize(model, mixed.case.batch(0), plan=planned(mixed, model), loss_fn=LOSSES.get(mixed.model))
+def parallel(mixed: Mixed, plan: bytes) -> ParallelModule:
+    return autopar.parallelize(
+        mixed.case.build(), mixed.case.batch(0), plan=Plan.from_bytes(plan), loss_fn=LOSSES.get(mixed.model)
+    )
 
 
-def train(mixed: Mixed) -> dict[str, Any]:
+def train(mixed: Mixed, plan: bytes) -> dict[str, Any]:
     """As ``processes.train``, without a plain forward, and the loss in evaluation after training."""
-    model, case = parallel(mixed), mixed.case
+    model, case = parallel(mixed, plan), mixed.case
     optimizer = adamw(model)
     found: dict[str, Any] = {
         "losses": [], "shares": model.plan.shares, "zero": dict(model.plan.zero), "rows": model.local_batch_size,
@@ -97,31 +98,33 @@ def few_labels(case: Case) -> dict[str, Tensor]:
     return batch  # type: ignore[no-any-return]
 
 
-def unlabelled() -> tuple[Tensor, dict[str, Tensor], int]:
+def unlabelled(mixed: Mixed, plan: bytes) -> tuple[Tensor, dict[str, Tensor], int]:
     """Loss and gradients where a microbatch of the first rank and all of the second have no label."""
-    model = parallel(Mixed(model="gpt2", fast=1, slow=1, microbatches=2))
-    parts = model.shard_inputs(few_labels(Case(model="gpt2", mesh=None)))
+    model = parallel(mixed, plan)
+    parts = model.shard_inputs(few_labels(mixed.case))
     loss = model.train_step(**parts)
     return loss, gradients_of(model), int((parts["labels"] != -100).sum())
 
 
-def dropped(fast: int, slow: int) -> tuple[Any, Tensor, dict[str, Tensor]]:
-    """Shares, loss and gradients of a step of a BERT with dropout, the seed always the same."""
-    mixed = Mixed(model="bert", fast=fast, slow=slow, microbatches=2)
+def with_dropout() -> torch.nn.Module:
     torch.manual_seed(0)
-    model = bert(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
-    plan = planned(mixed, model)
+    return bert(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
+
+
+def dropped(mixed: Mixed, plan: bytes) -> tuple[Any, Tensor, dict[str, Tensor]]:
+    """Shares, loss and gradients of a second step of a BERT with dropout, the seed always the same."""
+    model = with_dropout()
     torch.manual_seed(1)
-    made = autopar.parallelize(model, mixed.case.batch(0), plan=plan)
+    made = autopar.parallelize(model, mixed.case.batch(0), plan=Plan.from_bytes(plan))
     made.train_step(**made.shard_inputs(mixed.case.batch(0)))
     made.zero_grad()
     loss = made.train_step(**made.shard_inputs(mixed.case.batch(1)))
-    return plan.shares, loss, gradients_of(made)
+    return made.plan.shares, loss, gradients_of(made)
 
 
-def refusals() -> dict[str, str]:
+def refusals(mixed: Mixed, plan: bytes) -> dict[str, str]:
     """What is said to calls that unequal shares do not allow; every rank makes the same."""
-    model = parallel(Mixed(model="gpt2", fast=1, slow=1, microbatches=2))
-    batch: Any = model.shard_inputs(Case(model="gpt2", mesh=None).batch(0))
+    model = parallel(mixed, plan)
+    batch: Any = model.shard_inputs(mixed.case.batch(0))
     short = {name: tensor[:1] for name, tensor in batch.items()}
     return {"forward": refusal(model, **batch), "rows": refusal(model.train_step, **short)}

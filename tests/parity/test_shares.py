@@ -29,9 +29,16 @@ CASES = tuple(EXPECTED)
 def launched(world: int) -> list[list[Any]]:
     """Results by rank and piece of work."""
     harness._context.set_forkserver_preload(PRELOADED)
-    work: list[harness.Work] = [(shares.train, (mixed,)) for mixed in CASES if mixed.world == world]
+    work: list[harness.Work] = [
+        (shares.train, (mixed, shares.planned(mixed).to_bytes())) for mixed in CASES if mixed.world == world
+    ]
     if world == 2:
-        work += [(shares.dropped, (1, 1)), (shares.dropped, (2, 0)), (shares.refusals, ()), (shares.unlabelled, ())]
+        for equal in (False, True):
+            mixed = Mixed(model="bert", fast=1 + equal, slow=1 - equal, microbatches=2)
+            work.append((shares.dropped, (mixed, shares.planned(mixed, shares.with_dropout()).to_bytes())))
+        mixed = Mixed(model="gpt2", fast=1, slow=1, microbatches=2)
+        plan = shares.planned(mixed).to_bytes()
+        work += [(shares.refusals, (mixed, plan)), (shares.unlabelled, (mixed, plan))]
     return harness.run_processes(world, harness.each, work, timeout_s=280)
 
 
