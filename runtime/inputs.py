@@ -79,11 +79,15 @@ class Input:
             return self.layout
         return self.layout.replace(MICROBATCH_AXIS, R)
 
+    def split_dim(self, axis: str) -> int | None:
+        """The dim that the axis splits; None where all along it have the whole."""
+        place = self.layout[axis] if axis in self.layout.mesh.names else R
+        return place.dim if isinstance(place, Shard) else None
+
     @property
     def batch_dim(self) -> int | None:
-        """The dim that data-parallel ranks split; None where they all have the whole."""
-        place = self.layout[DATA_AXIS] if DATA_AXIS in self.layout.mesh.names else R
-        return place.dim if isinstance(place, Shard) else None
+        """The dim that data-parallel ranks split."""
+        return self.split_dim(DATA_AXIS)
 
     @property
     def local_shape(self) -> tuple[int, ...]:

@@ -252,9 +252,10 @@ class ParallelModule(WholeState):
 
         All rows where no input has a batch.
         """
-        cut = [entry for entry in self._inputs.values() if entry.batch_dim is not None]
-        whole = [entry.local_shape[:1] for entry in self._inputs.values() if entry.local_shape]
-        return cut[0].local_shape[cut[0].batch_dim or 0] if cut else whole[0][0] if whole else 0
+        given = list(self._inputs.values())
+        dims = [(entry, entry.split_dim(axis)) for axis in self._program.data_axes for entry in given]
+        cut = [entry.local_shape[dim] for entry, dim in dims if dim is not None]
+        return next(iter([*cut, *(entry.local_shape[0] for entry in given if entry.local_shape)]), 0)
 
     @property
     def data_parallel_size(self) -> int:
