@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from autopar.arguments import Arguments
 from autopar.compiling import Readied, ready
 from autopar.cost_model import axis_groups
-from autopar.finding import marks_of, mesh_of
+from autopar.finding import marks_of, mesh_of, shared
 from autopar.ir.errors import AutoparError, UnsupportedError, UsageError
 from autopar.ir.pipeline import Pipeline, Stage
 from autopar.ir.plan import Plan
@@ -117,13 +117,12 @@ class OtherMode:
         mesh = with_time(first.mesh, first.microbatches)
         pricing = Pricing(
             mesh=mesh, cluster=self._arguments.cluster, profile=self._arguments.profile,
-            groups=axis_groups(mesh_of(self._plan).axes, self._arguments.cluster),
+            groups=axis_groups(mesh_of(self._plan).axes, self._arguments.cluster), uneven=bool(self._plan.shares),
         )  # fmt: skip
         assert (MICROBATCH_AXIS in mesh.names) == (first.microbatches > 1)
         conversions = Conversions(pricing)
-        return lower(
-            readied.model, in_other_mode(self._planned, readied.model, conversions), conversions, first.microbatches
-        )
+        assignment = in_other_mode(self._planned, readied.model, conversions)
+        return shared(lower(readied.model, assignment, conversions, first.microbatches), self._plan)
 
 
 def structure(model: nn.Module) -> nn.Module:

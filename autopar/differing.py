@@ -90,6 +90,9 @@ def _settings(left: Plan, right: Plan) -> Iterator[Difference]:
         {f"input {name}": {"": text} for name, text in left.fingerprint.inputs.items()},
         {f"input {name}": {"": text} for name, text in right.fingerprint.inputs.items()},
     )
+    if left.shares != right.shares:
+        texts = (plan.shares_text or "equal" for plan in (left, right))
+        yield Difference(what="shares", left=next(texts), right=next(texts))
     for name in SETTINGS:
         mine, theirs = getattr(left, name), getattr(right, name)
         if mine != theirs:

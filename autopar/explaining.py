@@ -70,7 +70,7 @@ class Explained:
 def meshes(
     plan: Plan, *, profile: Any = None, time_limit: float = 60.0, progress: Callable[[str], None] = lambda _: None,
 ) -> list[Tried]:  # fmt: skip
-    """What the search knows of each mesh, one entry a mesh and schedule, the least bound first.
+    """What the search knows of each mesh, one entry a mesh, schedule and kind of shares, the least bound first.
 
     It searches again: a plan keeps only what was chosen.
     """
@@ -79,7 +79,7 @@ def meshes(
     found = search(model, arguments.cluster, arguments.profile, arguments.limits(), progress=progress)
     best: dict[tuple[object, ...], Tried] = {}
     for tried in sorted(found.tried, key=lambda t: (t.bound_ns, t.full.axes, t.microbatches)):
-        best.setdefault((tried.full.axes, tried.schedule), tried)
+        best.setdefault((tried.full.axes, tried.schedule, tried.uneven), tried)
     return list(best.values())
 
 

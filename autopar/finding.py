@@ -29,6 +29,7 @@ from autopar.passes.pricing import Pricing
 from autopar.passes.relaxations import Question, advice
 from autopar.passes.search import search
 from autopar.passes.stages import cut
+from autopar.passes.uneven import uneven
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,6 +66,8 @@ def find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool = False
     model, conversions = found.model, Conversions(found.pricing)
     assignment = place_outputs(model, found.assignment, marks, conversions)
     program = lower(model, assignment, conversions, found.microbatches)
+    if found.paced is not None:
+        program = uneven(program, found.paced.shares)
     request = Request(
         name=arguments.name, mixed_precision=arguments.mixed_precision, memory_bytes=arguments.memory_bytes,
         tied=prepared.tied, graph_nodes=prepared.graph_nodes, rng=arguments.rng, asked=arguments.asked(),
@@ -123,10 +126,16 @@ def lower_plan(prepared: Prepared, plan: Plan, arguments: Arguments) -> tuple[Pr
     mesh = Mesh(tuple(axis for axis in full.axes if axis[0] != PIPELINE_AXIS))
     pricing = Pricing(
         mesh=with_time(mesh, plan.num_microbatches), cluster=arguments.cluster, profile=arguments.profile,
-        groups=axis_groups(full.axes, arguments.cluster),
+        groups=axis_groups(full.axes, arguments.cluster), uneven=bool(plan.shares),
     )  # fmt: skip
     assignment = from_plan(plan.assignment, model, pricing.mesh)
-    return lower(model, assignment, Conversions(pricing), plan.num_microbatches), assignment
+    program = lower(model, assignment, Conversions(pricing), plan.num_microbatches)
+    return shared(program, plan), assignment
+
+
+def shared(program: Program, plan: Plan) -> Program:
+    """The program with the plan's unequal shares, if it has any. Raises UnsupportedError where it cannot have them."""
+    return uneven(program, next(iter(plan.shares.values()))) if plan.shares else program
 
 
 def check_fit(prepared: Prepared, plan: Plan) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -164,7 +165,8 @@ class Assignment(Record):
 class Plan(Record):
     """See ``docs/architecture.md`` for each field; times are of one step over the global batch.
 
-    ``axes`` are the mesh's axes, outermost first: keys of a JSON object have no order. ``asked`` and ``origin``: plans
+    ``axes`` are the mesh's axes, outermost first: keys of a JSON object have no order. ``shares``: data axis →
+    microbatches of each rank along it, where they are not ``num_microbatches`` each. ``asked`` and ``origin``: plans
     of versions that did not keep them have none, and cannot be asked anything that needs a search.
     """
 
@@ -181,6 +183,7 @@ class Plan(Record):
     axes: tuple[str, ...]
     schedule: str | None = None
     num_microbatches: Annotated[int, Field(ge=1)]
+    shares: dict[str, tuple[Annotated[int, Field(ge=1)], ...]] = Field(default_factory=dict)
     stages: tuple[StageInfo, ...] = ()
     optimizer: str
     mixed_precision: str | None
@@ -230,9 +233,26 @@ class Plan(Record):
             raise ValueError(f"recipe {unknown[0]}: the standard recipes are {', '.join(RECIPE_NAMES)}")
         return self
 
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> Self:
+        """Unequal shares are a matter of plans of one data axis that reduce gradients once a step."""
+        for axis, counts in self.shares.items():
+            size, all_counts = self.mesh.get(axis, 1), f"shares of {axis}: {list(counts)}"
+            if axis != "dp" or set(self.mesh) != {"dp"}:
+                raise ValueError(f"{all_counts}: only a mesh of the axis dp alone has unequal shares, not {self.mesh}")
+            if len(counts) != size or sum(counts) != size * self.num_microbatches or len(set(counts)) == 1:
+                raise ValueError(
+                    f"{all_counts}: {size} numbers that differ and add up to {size * self.num_microbatches}, which is "
+                    f"{self.num_microbatches} microbatches each, are expected"
+                )
+            levels = {variant.zero for variant in self.assignment.variants}
+            if max(levels, default=0) > 1:
+                raise ValueError(f"{all_counts}: with ZeRO {max(levels)} every microbatch communicates; 0 or 1 may be")
+        return self
+
     @model_serializer(mode="wrap")
     def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_empty(plainly(self), "hsdp", "asked", "origin", "recipes")
+        return _without_empty(plainly(self), "hsdp", "shares", "asked", "origin", "recipes")
 
     def document(self) -> dict[str, Any]:
         """Plain data as saved, hash included."""
@@ -285,6 +305,12 @@ class Plan(Record):
             )
         return plan
 
+    @property
+    def shares_text(self) -> str:
+        """Microbatches of the ranks in order: ``8 ranks 5, 8 ranks 3``; empty where shares are equal."""
+        runs = [(count, len(list(ranks))) for counts in self.shares.values() for count, ranks in groupby(counts)]
+        return ", ".join(f"{ranks} rank{'s' * (ranks > 1)} {count}" for count, ranks in runs)
+
     def compared(self) -> str:
         """How the plan stands to the standard recipes, in words; empty where they were not priced."""
         if not self.recipes:
@@ -306,7 +332,8 @@ class Plan(Record):
         peak = max(self.memory.peak_bytes)
         part = self.step_time_s
         return "\n".join([
-            f"{self.model} on {self.world_size} devices: {mesh}, {self.num_microbatches} microbatch(es)",
+            f"{self.model} on {self.world_size} devices: {mesh}, {self.num_microbatches} microbatch(es)"
+            + (f" on average: {self.shares_text}" if self.shares else ""),
             f"step {self.objective_s:.4g} s = compute {part.compute:.4g} + communication {part.exposed_comm:.4g}"
             f" + bubble {part.bubble:.4g}; no plan is faster than {self.lower_bound_s:.4g} s (gap {self.gap:.2%})",
             f"memory {peak / 1e9:.3g} GB of {self.memory.budget_bytes / 1e9:.3g} GB per device",

@@ -15,6 +15,12 @@ than one. No value crosses it but the gradients (accumulated) and the loss (summ
 batch, such as the number of valid labels, stands in ``prologue``, which runs once a step before the first
 microbatch: its results are inputs of the main graph under the same names.
 
+Where devices differ, ``shares`` says how many microbatches each data-parallel rank runs, in rank order, of all into
+which the batch is cut (size of dp times ``microbatches``): ranks run the same program, some more often. Then ``dp`` and
+``mb`` are one axis: microbatch i of rank r is number ``r · microbatches + i`` of the whole batch, where i may be
+negative or lie beyond the rank's even part. The loss is this rank's summand, which the runtime adds up once a step; the
+prologue works on the even parts.
+
 A program that draws random numbers has one more input, ``autopar.rng``, which the runtime fills: a number of
 seed and step, the count of draws so far, and the microbatch. An operation that draws takes it as its last
 operand; its attribute ``site`` numbers the draw, and ``index`` says for each dim of the result which factors
@@ -31,6 +37,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.types import TensorType
 
 MICROBATCH_AXIS = "mb"
+DATA_AXIS = "dp"
 RNG_INPUT = "autopar.rng"
 
 
@@ -64,7 +71,8 @@ class Program:
 
     ``mesh`` is that of the processes (without ``mb``). ``graph.outputs`` are the loss, if the model has
     one, then whatever else was asked for. ``recompute``: blocks that are recomputed, and how (``selective``,
-    ``full``); ``zero`` is the ZeRO level of each block and of the root ("").
+    ``full``); ``zero`` is the ZeRO level of each block and of the root (""). ``shares``: microbatches of each
+    data-parallel rank; () where all run ``microbatches``.
     """
 
     mesh: Mesh
@@ -72,6 +80,7 @@ class Program:
     parameters: tuple[Parameter, ...]
     data_axes: tuple[str, ...]
     microbatches: int = 1
+    shares: tuple[int, ...] = ()
     prologue: Graph | None = None
     recompute: dict[str, str] = field(default_factory=dict)
     zero: dict[str, int] = field(default_factory=dict)

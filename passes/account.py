@@ -10,7 +10,7 @@ from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.layout import Layout
 from autopar.ir.optable import ISLAND, row
 from autopar.ir.plan import Collective, Island
-from autopar.ir.program import Program
+from autopar.ir.program import DATA_AXIS, Program
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
@@ -20,6 +20,7 @@ from autopar.passes.pricing import Pricing, local_bytes, local_flops
 from autopar.passes.recompute import again
 from autopar.passes.storage import reductions
 from autopar.passes.strategies import Strategy
+from autopar.passes.uneven import exchanged_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,9 @@ def collectives(program: Program) -> tuple[Collective, ...]:
         for node in graph.nodes:
             if node.target.startswith("comm."):
                 _count(found, program, graph, node, calls * program.microbatches, again, where)
+    for kind, size in exchanged_once(program) if program.shares else ():
+        key = (kind, DATA_AXIS, size, "main", "forward")
+        found[key] = found.get(key, 0) + 1
     _parameters(found, program)
     return tuple(
         Collective(kind=kind, axis=axis, bytes=size, count=count, where=where, phase=phase)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ class Bounds:
     cut: set[int] = field(default_factory=set)  # numbers of microbatches that were tried on one device
     uncut: dict[int, UnsupportedError] = field(default_factory=dict)  # those that no mesh can take
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
-    variants: dict[tuple[str | None, bool, bool], Model] = field(default_factory=dict)
+    variants: dict[tuple[str | None, bool, bool, bool], Model] = field(default_factory=dict)
 
     @property
     def own_only(self) -> bool:
@@ -81,16 +81,24 @@ class Bounds:
     def _kinds(self) -> dict[tuple[str, str], int]:
         return kinds(self.model, self.positions)
 
-    def model_for(self, schedule: str | None, *, pooled: bool = False, alone: bool = False) -> Model:
-        """The model with the modes that a schedule leaves it.
+    def model_of(self, candidate: Candidate) -> Model:
+        """The model with the modes that a candidate leaves it."""
+        return self.model_for(candidate.schedule, uneven=candidate.uneven)
+
+    def model_for(
+        self, schedule: str | None, *, pooled: bool = False, alone: bool = False, uneven: bool = False
+    ) -> Model:
+        """The model with the modes that a schedule, or unequal shares, leave it.
 
         ``alone``: as it stands for many meshes, without constraints, whose axes it may not have.
         """
         constraints = () if alone else self.model.settings.constraints
-        settings = replace(self.model.settings, schedule=schedule, pooled=pooled, constraints=constraints)
+        settings = replace(
+            self.model.settings, schedule=schedule, pooled=pooled, constraints=constraints, uneven=uneven
+        )
         if settings == self.model.settings:
             return self.model
-        key = schedule, pooled, alone
+        key = schedule, pooled, alone, uneven
         if key not in self.variants:
             self.variants[key] = replace(self.model, settings=settings)
         return self.variants[key]
@@ -106,7 +114,7 @@ class Bounds:
             return None
         self.problems += 1
         try:
-            model = self.model_for(schedule, pooled=pooled, alone=alone)
+            model = self.model_for(schedule, pooled=pooled, alone=alone, uneven=candidate.uneven)
             ground = self._ground(model, candidate, inner=inner)
             made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
             return made, ground.pricing
@@ -130,12 +138,15 @@ class Bounds:
 
     def _ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
         """What the problems of one mesh share; the latest few are kept."""
-        key = candidate.full.axes, candidate.mesh.axes, candidate.count, inner, model.settings.constraints
+        key = (
+            candidate.full.axes, candidate.mesh.axes, candidate.count, inner, model.settings.constraints,
+            candidate.uneven,
+        )  # fmt: skip
         ground = self.grounds.pop(key, None)
         if ground is None:
             pricing = Pricing(
                 mesh=with_time(candidate.mesh, candidate.count), cluster=self.cluster, profile=self.profile,
-                groups=axis_groups(candidate.full.axes, self.cluster),
+                groups=axis_groups(candidate.full.axes, self.cluster), uneven=candidate.uneven,
             )  # fmt: skip
             ground = Ground(model, replace(self.positions, inner=inner), pricing, self._kinds)
         self.grounds[key] = ground
@@ -155,7 +166,7 @@ class Bounds:
 
     def raised(self, candidate: Candidate, enough_ns: int | None = None) -> Candidate | None:
         """The candidate with the next bound; None if the model cannot be placed so. ``enough_ns``: rules it out."""
-        rung = Rung(candidate.rung + 1)
+        rung = Rung.OWN if candidate.uneven else Rung(candidate.rung + 1)
         bound = self._bound_ns(candidate, rung, enough_ns)
         if bound is None:
             return None
@@ -270,7 +281,7 @@ class Bounds:
         schedule = None if candidate.shape is None else "1f1b"
         near = tuple(groups[axis] for axis in candidate.mesh.names)
         alone = alone and bool(self.model.settings.constraints)
-        key = near, candidate.count, schedule, inner, alone
+        key = near, candidate.count, schedule, inner, alone, candidate.uneven
         enough = rough or key in self.exact or (enough_ns is not None and (self.known.get(key) or 0) >= enough_ns)
         if key not in self.known or not enough:
             solver = self.begun.pop(key, None) or self._free_solver(candidate, schedule, inner=inner, alone=alone)

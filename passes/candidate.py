@@ -51,7 +51,8 @@ class Settings:
     ``inputs``: (batch dim, sequence dim) of each input.
     ``constraints``: what the user demands of parameters. ``schedule``: of the pipeline, if there is one. ``hybrid``:
     whether ZeRO may cut parameters inside nodes only. ``pooled``: for a bound each device stands for several, which may
-    gather parameters only for use.
+    gather parameters only for use. ``uneven``: ranks run unequal numbers of microbatches, so that parameters and
+    gradients travel once a step.
     """
 
     inputs: Mapping[str, tuple[int | None, int | None]]
@@ -62,6 +63,7 @@ class Settings:
     schedule: str | None = None
     hybrid: bool = True
     pooled: bool = False
+    uneven: bool = False
 
     def modes(
         self, mesh: Mesh, *, block: bool, microbatches: int = 1, ample: bool = False, inside: Inside = ()
@@ -79,6 +81,8 @@ class Settings:
             levels = tuple(level for level in levels if level != 2)
         if self.schedule is not None:  # under a pipeline 1 and 2 coincide
             levels = (0, 1, 3) if block else (0, 1)
+        if self.uneven:
+            levels = (0, 1)
         if self.zero is not None:
             levels = (self.zero,)
         if self.schedule == "zero_bubble":  # torch: wrong gradients where parameters are sharded again after forward
@@ -101,7 +105,7 @@ class Settings:
         It saves what crosses nodes more than once a step: parameters gathered for each use, gradients reduced every
         microbatch. Level 1 does neither. Torch's pipelines do neither.
         """
-        if not inside or not self.hybrid or self.schedule is not None:
+        if not inside or not self.hybrid or self.schedule is not None or self.uneven:
             return ()
         again = microbatches > 1
         return tuple(level for level in levels if (level >= 2 and again) or (level == 3 and block))

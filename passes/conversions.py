@@ -58,7 +58,7 @@ class Conversions:
         except IRError:
             return FORBIDDEN, 0
         prices = [self.pricing.step_ns(step, fact.type) for step in steps]
-        return sum(p[0] for p in prices), sum(p[1] for p in prices)
+        return min(FORBIDDEN, sum(p[0] for p in prices)), sum(p[1] for p in prices)
 
     def matrix(
         self, fact: Fact, have: Sequence[Layout], need: Sequence[Layout], *, crosses_time: bool = False

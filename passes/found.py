@@ -10,6 +10,7 @@ from autopar.passes.assignment import Assignment
 from autopar.passes.build import Encoded, Model
 from autopar.passes.pipelining import Arrangement, Shape
 from autopar.passes.pricing import Pricing
+from autopar.passes.shares import Paced
 from autopar.passes.solve import Solution
 
 
@@ -35,13 +36,17 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """An outer choice: no plan with it is faster than ``bound_ns``; ``objective_ns``: of the best that was found."""
+    """An outer choice: no plan with it is faster than ``bound_ns``; ``objective_ns``: of the best that was found.
+
+    ``uneven``: with unequal shares of the batch.
+    """
 
     full: Mesh
     microbatches: int
     schedule: str | None
     bound_ns: int
     objective_ns: int | None
+    uneven: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +56,8 @@ class Found:
     ``tried``: every outer choice that may be placed and fit, as far as it was looked into.
 
     ``model`` has the modes that the schedule leaves it. ``mesh`` is that of a stage where there is a ``pipeline``,
-    ``full`` that of all processes; ``objective_ns`` is the time of the whole step.
+    ``full`` that of all processes; ``objective_ns`` is the time of the whole step. ``paced``: with unequal shares of
+    the batch; then ``pricing`` is that of the device that ends last.
     """
 
     model: Model
@@ -70,3 +76,4 @@ class Found:
     candidates: int
     variables: int
     tried: tuple[Tried, ...]
+    paced: Paced | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from autopar.ir.constraints import Constraint
 from autopar.ir.errors import InfeasibleError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS
+from autopar.ir.program import DATA_AXIS
 from autopar.passes.candidates import (
     MIXED_AXIS,
     fitting,
@@ -30,6 +31,8 @@ from autopar.passes.pipelining import Shape, shapes
 MIXED_PAYS = 0.99
 # So must a pipeline that nobody asked for: its model has no plain forward.
 PIPELINE_PAYS = 0.99
+# Kernels of small microbatches are slower than rates say: shares that halve them must be faster by this factor.
+FINER_PAYS = 0.995
 NAMED = 3  # meshes in the text of an error
 
 
@@ -55,7 +58,8 @@ class Candidate:
 
     ``full``: the mesh of all processes, which has the pipeline's axis besides. ``handicap``: what its times are
     multiplied with when they are compared. ``fewest``: microbatches that its mesh may have. ``bound_ns`` is the time of
-    all work on the devices of one stage. ``late``: of equal bounds it comes after others.
+    all work on the devices of one stage. ``late``: of equal bounds it comes after others. ``uneven``: data-parallel
+    ranks take unequal shares of the batch, ``count`` microbatches each on average.
     """
 
     mesh: Mesh
@@ -68,6 +72,7 @@ class Candidate:
     bound_ns: int = 0
     rung: Rung = Rung.NOTHING
     late: bool = False
+    uneven: bool = False
 
     @property
     def schedule(self) -> str | None:
@@ -107,6 +112,18 @@ def outer_candidates(
             )
             found += _of_mesh(mesh, limits, places, counts)
     return found
+
+
+def with_shares(candidates: Sequence[Candidate], devices: int) -> list[Candidate]:
+    """Those besides in which unequal devices, of so many kinds, take unequal shares, for each number of microbatches.
+
+    Of meshes of the axis dp alone, on which nothing is exchanged within a microbatch.
+    """
+    plain = [c for c in candidates if devices > 1 and c.shape is None and c.mesh.names == (DATA_AXIS,)]
+    return [
+        replace(c, count=count, fewest=count, more=(), uneven=True, handicap=FINER_PAYS ** -math.log2(count))
+        for c in plain for count in (c.count, *c.more) if count > 1
+    ]  # fmt: skip
 
 
 def admitted(candidates: Iterable[Candidate], constraints: Sequence[Constraint]) -> list[Candidate]:

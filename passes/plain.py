@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from autopar.ir.errors import UnsupportedError
 from autopar.passes.build import Encoded
 from autopar.passes.outer import Candidate, Rung
+from autopar.passes.paced import pace
 from autopar.passes.pricing import Pricing
 from autopar.passes.settled import peak_bytes
 from autopar.passes.shortfall import Closest
@@ -34,6 +36,15 @@ class Plain:
         Returns it with its new bound if it may still become better, and what bounds more microbatches, None if these
         do no better.
         """
+        try:
+            return self._settle(candidate)
+        except UnsupportedError:
+            if not candidate.uneven:
+                raise
+            self.standing.done(candidate, candidate.bound_ns)  # what it could have gained counts in the gap
+            return None, None
+
+    def _settle(self, candidate: Candidate) -> tuple[Candidate | None, int | None]:
         thorough = candidate.rung == Rung.LIMITED
         last_try = thorough or self.standing.limits.quick
         begun = self.begun.pop(candidate, None) or self._begin(candidate)
@@ -68,14 +79,18 @@ class Plain:
                 break
         if over > 0:
             solution = replace(solution, bytes=standing.limits.memory_bytes + over)
-        if fits and (above is None or solution.objective_ns < above):
-            standing.take(Best(candidate, solution, *encoded, solution.objective_ns))
+        objective_ns, paced = solution.objective_ns, None
+        if fits and candidate.uneven:
+            paced = pace(standing.bounds, encoded, candidate, solution)
+            fits, objective_ns = paced is not None, 0 if paced is None else paced.finish_ns
+        if fits and (above is None or objective_ns < above):
+            standing.take(Best(candidate, solution, *encoded, objective_ns, paced=paced))
         standing.near(Closest(candidate, solution, *encoded, solution.bytes), solution.least_bytes)
         last = fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns
         more = None if last else solution.free_bound_ns
         if done:
             if not ruled_out:
-                standing.done(candidate, bound, solution.objective_ns if fits else None)
+                standing.done(candidate, bound, objective_ns if fits else None)
             return None, more
         again = replace(candidate, rung=Rung.LIMITED, bound_ns=max(bound, candidate.bound_ns), more=())
         self.begun[again] = begun

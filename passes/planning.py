@@ -20,7 +20,7 @@ from autopar.ir.plan import (
     StepTime,
 )
 from autopar.ir.plan_origin import Asked
-from autopar.ir.program import RNG_INPUT, Program
+from autopar.ir.program import DATA_AXIS, RNG_INPUT, Program
 from autopar.ir.registry import REGISTERED, described
 from autopar.ir.text import print_graph
 from autopar.ir.types import TensorType
@@ -72,7 +72,8 @@ def registered_rules(model: Model) -> dict[str, str]:
 
 def make_plan(model: Model, found: Found, assignment: Assignment, program: Program, request: Request) -> Plan:
     """Requires: ``program`` is the lowering of ``assignment``, which is ``found``'s."""
-    items = list(work(model, assignment, found.pricing, found.microbatches))
+    paced = found.paced
+    items = list(work(model, assignment, found.pricing, found.microbatches if paced is None else paced.count))
     objective_ns, bubble_ns, share = found.objective_ns, 0, 1
     peaks, parts = memory(model, found, program)
     if found.pipeline is not None:
@@ -87,6 +88,7 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
         objective_s=objective_ns / 1e9, lower_bound_s=found.bound_ns / 1e9, gap=gap, proven_optimal=gap <= 1e-6,
         status="optimal" if gap <= 1e-6 else "feasible" if found.complete else "time limit",
         mesh=dict(found.full.axes), axes=found.full.names, num_microbatches=found.microbatches,
+        shares={} if paced is None else {DATA_AXIS: paced.shares},
         schedule=found.pipeline[0].schedule if found.pipeline else None,
         stages=stage_infos(program, found.pipeline[1].marks) if found.pipeline else (),
         optimizer=model.settings.optimizer,

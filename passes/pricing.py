@@ -14,6 +14,7 @@ from autopar.cost_model import (
     Group,
     OpCost,
     collective_s,
+    compute_s,
     inside_nodes,
     overlap_fraction,
     slowest_compute_s,
@@ -23,11 +24,12 @@ from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
-from autopar.ir.program import MICROBATCH_AXIS
+from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule, count_flops
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.candidate import Inside, reduces_gradients
 from autopar.passes.hybrid import across, cut_inside, within
+from autopar.passes.problem import FORBIDDEN
 from autopar.passes.strategies import Choice, NodeShapes, Strategy
 
 
@@ -37,12 +39,18 @@ def nanoseconds(seconds: float) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pricing:
-    """Prices on ``mesh`` (with its microbatch axis); ``groups``: where each axis lies on the cluster."""
+    """Prices on ``mesh`` (with its microbatch axis); ``groups``: where each axis lies on the cluster.
+
+    ``uneven``: data-parallel ranks take unequal shares, so nothing but the loss may cross them within a microbatch.
+    Then an operation costs what it does on ``device`` or, None, on devices that each take what their speed allows.
+    """
 
     mesh: Mesh
     cluster: Cluster
     profile: CostProfile
     groups: Mapping[str, Group]
+    uneven: bool = False
+    device: str | None = None
 
     @functools.cached_property
     def overlap(self) -> float:
@@ -75,6 +83,8 @@ class Pricing:
 
     def step_ns(self, step: Step, kind: TensorType) -> tuple[int, int]:
         """Forward and backward nanoseconds of one layout change of a value of type ``kind``."""
+        if self.uneven and step.axis == DATA_AXIS:  # numbers and gradients are added up once a step
+            return (0, 0) if kind.numel == 1 or step.kind == "identity" else (FORBIDDEN, 0)
         before = local_numel(step.before, kind.shape) * DTYPE_BYTES[kind.dtype]
         after = local_numel(step.after, kind.shape) * DTYPE_BYTES[kind.dtype]
         return self.collective_ns(step.kind, before, step.axis), self.collective_ns(step.backward, after, step.axis)
@@ -116,12 +126,27 @@ class Pricing:
         return cost("forward", 1.0), cost("backward", share)
 
     def op_ns(self, cost: OpCost | None) -> int:
-        """Nanoseconds on the slowest device; each cost is looked up once."""
+        """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""
         if cost is None:
             return 0
         if cost not in self._known_ns:
-            self._known_ns[cost] = nanoseconds(slowest_compute_s(cost, self.cluster, self.profile))
+            self._known_ns[cost] = self._op_ns(cost)
         return self._known_ns[cost]
+
+    def _op_ns(self, cost: OpCost) -> int:
+        if self.device is not None:
+            return nanoseconds(compute_s(cost, self.device, self.profile))
+        if self.uneven:
+            return self._shared_ns(cost)
+        return nanoseconds(slowest_compute_s(cost, self.cluster, self.profile))
+
+    def _shared_ns(self, cost: OpCost) -> int:
+        """Where each device takes of everybody's work what its speed allows: a harmonic mean (``paced.py``)."""
+        nodes = self.cluster.nodes
+        each = [(n.count * n.gpus, nanoseconds(compute_s(cost, n.device, self.profile))) for n in nodes]
+        if any(one_ns == 0 for _, one_ns in each):
+            return 0
+        return math.floor(self.cluster.world_size / sum(devices / one_ns for devices, one_ns in each))
 
     @functools.cached_property
     def _known_ns(self) -> dict[OpCost, int]:

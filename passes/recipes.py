@@ -31,7 +31,7 @@ from autopar.passes.build import Model
 from autopar.passes.candidates import divisors, fitting, microbatch_counts
 from autopar.passes.extents import extents, layers
 from autopar.passes.found import Limits
-from autopar.passes.outer import Candidate, admitted, of_mesh, outer_candidates
+from autopar.passes.outer import Candidate, admitted, of_mesh, outer_candidates, with_shares
 from autopar.passes.positions import Positions, node_key
 
 TENSOR_AXIS = "tp"
@@ -108,8 +108,10 @@ def asked(model: Model, cluster: Cluster, limits: Limits, found: Positions) -> t
     """
     constraints = model.settings.constraints
     if limits.like is None:
-        free = outer_candidates(limits, cluster.world_size, *extents(model), layers(model))
-        return model, admitted(free, constraints)
+        even = outer_candidates(limits, cluster.world_size, *extents(model), layers(model))
+        # from level 2 on ranks meet every microbatch, and cannot run unequal numbers of them
+        shared = [] if (model.settings.zero or 0) > 1 else with_shares(even, len(cluster.devices))
+        return model, admitted([*even, *shared], constraints)
     recipe = RECIPES[limits.like]
     node = math.gcd(*cluster.node_sizes())
     world = World(devices=cluster.world_size, node=node, layers=layers(model), splits=tuple(splits(model, found, node)))

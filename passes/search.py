@@ -26,6 +26,7 @@ from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.found import Found, Limits
 from autopar.passes.outer import Candidate, Rung
+from autopar.passes.paced import pace
 from autopar.passes.piped import Pipelines
 from autopar.passes.plain import Plain, with_more
 from autopar.passes.positions import positions
@@ -87,7 +88,7 @@ class _Search:
                 f"no plan was found within the limits of effort; closest was mesh({closest.candidate.full}) at "
                 f"{closest.bytes / 1e9:.4g} GB a device, {budget / 1e9:.4g} GB may be used: raise the memory budget"
             )
-        model, encoded = self.bounds.model_for(closest.candidate.schedule), (closest.encoded, closest.pricing)
+        model, encoded = self.bounds.model_of(closest.candidate), (closest.encoded, closest.pricing)
         placed, program = settled(self.bounds, encoded, closest.candidate, closest.solution)
         return shortfall(model, closest, placed, program, max(self.standing.least_bytes, budget + 1), budget)
 
@@ -210,16 +211,22 @@ def search(
         raise state.failure()
     best = state.standing.best
     solution, candidate = best.solution, best.candidate
-    objective_ns = best.objective_ns
+    objective_ns, pricing, paced = best.objective_ns, best.pricing, best.paced
     if best.cut is None:
+        encoded = best.encoded, best.pricing
         alike = uniform(best.encoded.problem, solution, limits.memory_bytes)
-        if state.plain.peak(candidate, alike, (best.encoded, best.pricing)) <= limits.memory_bytes:
-            solution, objective_ns = alike, alike.objective_ns
-    planned = bounds.model_for(candidate.schedule)
+        if state.plain.peak(candidate, alike, encoded) <= limits.memory_bytes:
+            if paced is None:
+                solution, objective_ns = alike, alike.objective_ns
+            elif (again := pace(bounds, encoded, candidate, alike)) is not None:
+                solution, objective_ns, paced = alike, again.finish_ns, again
+    if paced is not None:
+        pricing = replace(pricing, device=paced.device)
+    planned = bounds.model_of(candidate)
     return Found(
         model=planned, mesh=candidate.mesh, full=candidate.full, objective_ns=objective_ns,
         pipeline=None if best.cut is None or candidate.shape is None else (candidate.shape, best.cut),
-        microbatches=candidate.count, pricing=best.pricing, encoded=best.encoded, solution=solution,
+        microbatches=candidate.count, pricing=pricing, paced=paced, encoded=best.encoded, solution=solution,
         assignment=decode(planned, best.encoded, solution, best.pricing.mesh),
         bound_ns=min([objective_ns, *(tried.bound_ns for tried in state.standing.tried)]), complete=state.complete,
         evaluations=bounds.evaluations, candidates=bounds.problems, variables=solution.variables,

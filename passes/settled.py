@@ -13,6 +13,7 @@ from autopar.passes.outer import Candidate
 from autopar.passes.outputs import place_outputs
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import Solution
+from autopar.passes.uneven import uneven
 
 WIDEST = 8  # bytes of an element at most
 
@@ -20,15 +21,16 @@ WIDEST = 8  # bytes of an element at most
 def settled(
     bounds: Bounds, encoded: tuple[Encoded, Pricing], candidate: Candidate, solution: Solution
 ) -> tuple[Placed, Program]:
-    """Requires: ``solution.found``."""
-    (problem, pricing), model = encoded, bounds.model_for(candidate.schedule)
+    """Requires: ``solution.found``. Raises UnsupportedError where ranks cannot take unequal shares (``uneven.py``)."""
+    (problem, pricing), model = encoded, bounds.model_of(candidate)
     conversions = Conversions(pricing)
     decoded = decode(model, problem, solution, pricing.mesh)
     assignment = place_outputs(model, decoded, bounds.positions, conversions)
     placed = Placed(
         encoded=problem, solution=solution, assignment=assignment, pricing=pricing, microbatches=candidate.count
     )
-    return placed, lower(model, assignment, conversions, candidate.count)
+    program = lower(model, assignment, conversions, candidate.count)
+    return placed, uneven(program, ()) if candidate.uneven else program
 
 
 def peak_bytes(
@@ -38,7 +40,7 @@ def peak_bytes(
 
     The sum leaves out what is sent of the root's gradients.
     """
-    model = bounds.model_for(candidate.schedule)
+    model = bounds.model_of(candidate)
     sent = sum(node.result.type.numel * WIDEST for node in model.graph.sources("param"))
     if solution.bytes + sent <= enough:
         return solution.bytes

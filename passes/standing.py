@@ -10,6 +10,7 @@ from autopar.passes.found import Limits, Tried
 from autopar.passes.outer import Candidate
 from autopar.passes.pipelining import Arrangement
 from autopar.passes.pricing import Pricing
+from autopar.passes.shares import Paced
 from autopar.passes.shortfall import Closest
 from autopar.passes.solve import AnySolver, Solution, solver_of
 
@@ -21,7 +22,7 @@ BINDS = 1.02
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The best plan so far."""
+    """The best plan so far. ``paced``: with unequal shares of the batch."""
 
     candidate: Candidate
     solution: Solution
@@ -29,6 +30,7 @@ class Best:
     pricing: Pricing
     objective_ns: int
     cut: Arrangement | None = None
+    paced: Paced | None = None
 
 
 @dataclass(eq=False)
@@ -63,7 +65,8 @@ class Standing:
     def take(self, best: Best) -> None:
         """Keep a plan that is better than all before."""
         self.best, self.best_ns = best, best.objective_ns * best.candidate.handicap
-        slower = best.objective_ns > best.solution.free_bound_ns * BINDS and best.solution.price > 0
+        time_ns = best.objective_ns if best.paced is None else best.solution.objective_ns
+        slower = time_ns > best.solution.free_bound_ns * BINDS and best.solution.price > 0
         rungs = not self.bounds.own_only and not self.limits.quick  # that know of memory are climbed
         self.bounds.binds = best.cut is None and slower and rungs
 
@@ -71,7 +74,7 @@ class Standing:
         """Nothing more is asked of a candidate; ``objective_ns``: of the plan that was found with it."""
         self.tried.append(Tried(
             full=candidate.full, microbatches=candidate.count, schedule=candidate.schedule, bound_ns=int(bound_ns),
-            objective_ns=objective_ns,
+            objective_ns=objective_ns, uneven=candidate.uneven,
         ))  # fmt: skip
 
     def near(self, found: Closest, least_bytes: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from autopar.cost_model import OpCost, optimizer_state_bytes, slowest_compute_s
 from autopar.ir.layout import RSTAR, Layout, Shard, stacked
+from autopar.ir.program import DATA_AXIS
 from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter, cost_level, reduces_gradients
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
@@ -99,6 +100,8 @@ def keep(
     for i, layout in enumerate(layouts):
         for j, need in enumerate(needs):
             owned = runtime_axes(layout, need, trainable=stored.trainable) if not stored.buffer else ()
+            if conversions.pricing.uneven and stored.trainable and not stored.buffer:
+                owned = (DATA_AXIS,)  # however it is used (``uneven.py``)
             late = step_axes(layout, need, owned, trainable=stored.trainable and not stored.buffer)
             for k, mode in enumerate(modes):
                 uneven = any(layout.padded(dim, extent) for dim, extent in enumerate(fact.type.shape))

@@ -11,11 +11,12 @@ from torch import Tensor
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Graph
 from autopar.ir.layout import Layout, R, Shard
-from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Program
+from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS, RNG_INPUT, Program
 from autopar.ir.types import TensorType
 from autopar.runtime import local
 from autopar.runtime.dtensors import local_part
 from autopar.runtime.dtypes import IR_DTYPES, TORCH_DTYPES
+from autopar.runtime.shares import Share
 
 
 class Calling(Protocol):
@@ -54,13 +55,15 @@ class Plain:
 class Input:
     """One input of a program: its global type and its layout, microbatches included.
 
-    ``lowered``: mixed precision made it of float32, which may be given as well.
+    ``lowered``: mixed precision made it of float32, which may be given as well. ``share``: this rank's, where
+    data-parallel ranks take unequal ones.
     """
 
     name: str
     type: TensorType
     layout: Layout
     lowered: bool = False
+    share: Share | None = None
 
     def cast(self, tensor: Tensor) -> Tensor:
         """What was given in the type that the program takes."""
@@ -76,25 +79,44 @@ class Input:
             return self.layout
         return self.layout.replace(MICROBATCH_AXIS, R)
 
+    def split_dim(self, axis: str) -> int | None:
+        """The dim that the axis splits; None where all along it have the whole."""
+        place = self.layout[axis] if axis in self.layout.mesh.names else R
+        return place.dim if isinstance(place, Shard) else None
+
+    @property
+    def batch_dim(self) -> int | None:
+        """The dim that data-parallel ranks split."""
+        return self.split_dim(DATA_AXIS)
+
     @property
     def local_shape(self) -> tuple[int, ...]:
-        return self.whole_batch.local_shape(self.type.shape)
+        shape = list(self.whole_batch.local_shape(self.type.shape))
+        if self.share is not None and self.batch_dim is not None:
+            shape[self.batch_dim] = self.share.rows(self.type.shape[self.batch_dim])
+        return tuple(shape)
 
-    def microbatch(self, tensor: Tensor, index: int) -> Tensor:
-        """Microbatch ``index`` of a rank's part."""
+    def local_part(self, tensor: Tensor, coordinate: Mapping[str, int]) -> Tensor:
+        """This rank's part of the whole batch, in memory of its own."""
+        if self.share is not None and self.batch_dim is not None:
+            return self.share.part(tensor, self.batch_dim)
+        return local_part(tensor, self.whole_batch, coordinate)
+
+    def microbatch(self, tensor: Tensor, index: int, count: int | None = None) -> Tensor:
+        """Microbatch ``index`` of the ``count`` in a rank's part; None: as many as the mesh says."""
         mesh = self.layout.mesh
         if MICROBATCH_AXIS not in mesh.names or not isinstance(self.layout[MICROBATCH_AXIS], Shard):
             return tensor
         place = self.layout[MICROBATCH_AXIS]
         assert isinstance(place, Shard)
         outer = self.layout.local_outer(place.dim, place.outer)
-        return local.take(tensor, place.dim, outer, mesh.size(MICROBATCH_AXIS), index)
+        return local.take(tensor, place.dim, outer, count or mesh.size(MICROBATCH_AXIS), index)
 
 
-def inputs_of(program: Program, *, lowered: bool = False) -> dict[str, Input]:
+def inputs_of(program: Program, *, lowered: bool = False, share: Share | None = None) -> dict[str, Input]:
     """What the user passes, in order: inputs of the main graph and the prologue but not what is made here.
 
-    ``lowered``: the program is of mixed precision, which took float32 for half precision.
+    ``lowered``: the program is of mixed precision, which took float32 for half precision. ``share``: this rank's.
     """
     made = {RNG_INPUT, *(program.prologue.outputs if program.prologue else ())}
     found = {entry.name: entry for entry in graph_inputs(program.graph) if entry.name not in made}
@@ -102,6 +124,8 @@ def inputs_of(program: Program, *, lowered: bool = False) -> dict[str, Input]:
         for entry in graph_inputs(program.prologue):
             if entry.name != RNG_INPUT:
                 found.setdefault(entry.name, entry)
+    if share is not None and share.unequal:
+        found = {name: replace(entry, share=share) for name, entry in found.items()}
     half = [name for name, entry in found.items() if lowered and entry.type.dtype in ("bf16", "f16")]
     return {**found, **{name: replace(found[name], lowered=True) for name in half}}
 
@@ -161,4 +185,14 @@ def shard(
     expected: Mapping[str, Input], given: Mapping[str, Tensor], coordinate: Mapping[str, int]
 ) -> dict[str, Tensor]:
     """This rank's part of every input."""
-    return {name: local_part(given[name], entry.whole_batch, coordinate) for name, entry in expected.items()}
+    return {name: entry.local_part(given[name], coordinate) for name, entry in expected.items()}
+
+
+def evened(program: Program, given: Mapping[str, Tensor], share: Share) -> Mapping[str, Tensor]:
+    """What is given, with the rows of equal shares of what the prologue reads. Collective where shares are unequal."""
+    if not share.unequal or program.prologue is None:
+        return given
+    read = {entry.name: entry.batch_dim for entry in graph_inputs(program.prologue)}
+    return {
+        name: tensor if (dim := read.get(name)) is None else share.evened(tensor, dim) for name, tensor in given.items()
+    }

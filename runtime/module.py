@@ -29,6 +29,7 @@ from autopar.runtime.parameters import Names, Stored, Whole
 from autopar.runtime.profiling import StepProfile, profile
 from autopar.runtime.random_words import at_microbatch, rng_state
 from autopar.runtime.scaling import LossScale
+from autopar.runtime.shares import Share
 from autopar.runtime.stages import Stages
 from autopar.runtime.unanimous import Unanimous
 from autopar.runtime.whole_state import WholeState
@@ -80,7 +81,8 @@ class ParallelModule(WholeState):
         torch_private.forget_meshes()  # a new world may have taken the place of one that has had a module
         self._here = here(program.mesh, device_mesh)
         lowered = plan is not None and plan.mixed_precision is not None
-        self._inputs = entries.inputs_of(program, lowered=lowered)
+        self._share = Share.of(program, self._here.coordinate, self._here.groups)
+        self._inputs = entries.inputs_of(program, lowered=lowered, share=self._share)
         self._calling = entries.Plain(tuple(self._inputs)) if calling is None else calling
         self._unanimous = Unanimous()
         self._names = names or Names()
@@ -135,7 +137,7 @@ class ParallelModule(WholeState):
 
     def _accumulate(self, now: Running, given: dict[str, Tensor], rng: Tensor) -> Tensor:
         total: Tensor | None = None
-        last = self._program.microbatches - 1
+        last = self._share.count - 1
         with self._parts[0].sums.once():
             for index in range(last + 1):
                 set_gradient_sync(self._parts[0].top, index == last)
@@ -144,7 +146,7 @@ class ParallelModule(WholeState):
                     self.loss_scale.scaled(loss).backward()
                 total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
-        return total
+        return self._share.summed(total)
 
     @torch.no_grad()
     def eval_step(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -158,8 +160,8 @@ class ParallelModule(WholeState):
         if self._stages is not None and now.staged is not None:
             total = self._stages.step(now.staged, given, rng, training=False)
         else:
-            runs = [self._run(now, given, index, rng, loss_only=True)[0] for index in range(now.program.microbatches)]
-            total = torch.stack(runs).sum(dim=0)
+            runs = [self._run(now, given, index, rng, loss_only=True)[0] for index in range(self._share.count)]
+            total = self._share.summed(torch.stack(runs).sum(dim=0))
         self._release()
         return total
 
@@ -167,10 +169,11 @@ class ParallelModule(WholeState):
         """The model's output: the loss as on one device, all else as DTensors in the plan's layout.
 
         In the mode that the module is in. Raises UsageError as ``train_step`` does, and for a plan with pipeline
-        stages.
+        stages or unequal shares of the batch.
         """
-        if self._stages is not None:
-            raise UsageError("a plan with pipeline stages has no plain forward: use train_step or eval_step")
+        if self._stages is not None or self._share.unequal:
+            what = "unequal shares of the batch" if self._stages is None else "pipeline stages"
+            raise UsageError(f"a plan with {what} has no plain forward: use train_step or eval_step")
         now, given, rng = self._given("forward", args, kwargs, training=self.training, counts=self.training)
         with grad_free(now):
             return self._forward(now, given, rng)
@@ -244,8 +247,19 @@ class ParallelModule(WholeState):
         return rank
 
     @property
+    def local_batch_size(self) -> int:
+        """Rows of the batch that this rank takes: ranks may take unequal shares, in order of ``data_parallel_rank``.
+
+        All rows where no input has a batch.
+        """
+        given = list(self._inputs.values())
+        dims = [(entry, entry.split_dim(axis)) for axis in self._program.data_axes for entry in given]
+        cut = [entry.local_shape[dim] for entry, dim in dims if dim is not None]
+        return next(iter([*cut, *(entry.local_shape[0] for entry in given if entry.local_shape)]), 0)
+
+    @property
     def data_parallel_size(self) -> int:
-        """Into how many parts the batch is cut."""
+        """Into how many parts the batch is cut, equal ones unless the plan has ``shares``."""
         size = 1
         for axis in self._program.data_axes:
             size *= self._here.size(axis)
@@ -295,7 +309,7 @@ class ParallelModule(WholeState):
         self.rng_step += counts
         self._evaluations += not counts
         for parts in now.every:
-            given = {**given, **parts.before(given, rng)}
+            given = {**given, **parts.before(entries.evened(now.program, given, self._share), rng)}
         return now, given, rng
 
     def _run(
@@ -303,10 +317,10 @@ class ParallelModule(WholeState):
     ) -> tuple[Tensor, ...]:
         graph = now.parts.training if loss_only else now.parts.forward
         part = {
-            entry.name: entry.microbatch(given[entry.name], index)
+            entry.name: entry.microbatch(given[entry.name], index, self._share.count)
             for entry in entries.graph_inputs(graph.graph) if entry.name != RNG_INPUT
         }  # fmt: skip
-        return graph(part, at_microbatch(rng, index))
+        return graph(part, at_microbatch(rng, self._share.ahead + index))
 
 
 def _like(batch: Batch, found: Mapping[str, Tensor]) -> Parts:

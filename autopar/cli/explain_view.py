@@ -25,7 +25,7 @@ def mesh_rows(plan: Plan, tried: Sequence[Tried]) -> list[dict[str, Any]]:
             "mesh": dict(each.full.axes), "schedule": each.schedule, "num_microbatches": each.microbatches,
             "lower_bound_s": each.bound_ns / 1e9,
             "objective_s": None if each.objective_ns is None else each.objective_ns / 1e9,
-            "chosen": is_chosen(plan, each),
+            "chosen": is_chosen(plan, each), **({"shares": "unequal"} if each.uneven else {}),
         }
         for each in tried
     ]  # fmt: skip
@@ -45,7 +45,8 @@ def whole(plan: Plan, tried: Sequence[Tried]) -> Iterator[RenderableType]:
     ])  # fmt: skip
     rows = [
         (
-            " × ".join(f"{axis} {n}" for axis, n in each.full.axes), each.schedule or "", str(each.microbatches),
+            " × ".join(f"{axis} {n}" for axis, n in each.full.axes), each.schedule or "",
+            f"{each.microbatches}{', unequal' if each.uneven else ''}",
             seconds(each.bound_ns / 1e9), slower(each.bound_ns / 1e9, plan.objective_s), _verdict(plan, each),
         )
         for each in tried[:MOST_MESHES]
@@ -97,8 +98,9 @@ def slower(time_s: float, than_s: float) -> str:
 
 
 def is_chosen(plan: Plan, each: Tried) -> bool:
-    """Whether the plan is on this mesh, with this schedule."""
-    return dict(each.full.axes) == dict(plan.mesh) and each.schedule == plan.schedule
+    """Whether the plan is on this mesh, with this schedule and such shares."""
+    same = dict(each.full.axes) == dict(plan.mesh) and each.schedule == plan.schedule
+    return same and each.uneven == bool(plan.shares)
 
 
 def _verdict(plan: Plan, each: Tried) -> str:

@@ -47,9 +47,7 @@ def warnings(plan: Plan) -> Iterator[str]:
 
 def _parts(plan: Plan, path: Path | None) -> Iterator[RenderableType]:
     cluster = Cluster.from_dict(plan.cluster)
-    yield Text.assemble(
-        ("Plan ", "bold"), (plan.model, "bold cyan"), (" on ", "bold"), (str(cluster), "bold cyan")
-    )
+    yield Text.assemble(("Plan ", "bold"), (plan.model, "bold cyan"), (" on ", "bold"), (str(cluster), "bold cyan"))
     yield _summary(plan)
     yield _step_time(plan)
     yield _memory(plan)
@@ -78,12 +76,17 @@ def _summary(plan: Plan) -> RenderableType:
         ("mesh", Text.assemble((mesh, "bold"), f"  ({devices})")),
         ("schedule", plan.schedule or "no pipeline"),
         *([("stages", f"{len(plan.stages) + 1}, cut before {stages}")] if stages else []),
-        ("microbatches", str(plan.num_microbatches)),
+        ("microbatches", _microbatches(plan)),
         ("inputs", ", ".join(f"{name} {text}" for name, text in plan.fingerprint.inputs.items())),
         ("precision", f"mixed, {plan.mixed_precision}" if plan.mixed_precision else "as the model"),
         ("optimizer", plan.optimizer),
         ("graph", f"{plan.graph.nodes} operations, {plan.graph.folded_nodes} after folding repeats"),
     ])  # fmt: skip
+
+
+def _microbatches(plan: Plan) -> str:
+    """How many each rank runs; of unequal shares, those of ranks in order."""
+    return f"{plan.num_microbatches} on average: {plan.shares_text}" if plan.shares else str(plan.num_microbatches)
 
 
 def _step_time(plan: Plan) -> RenderableType:
@@ -94,9 +97,7 @@ def _step_time(plan: Plan) -> RenderableType:
         "pipeline bubble": parts.bubble,
     }
     total = sum(named.values()) or 1.0
-    rows = [
-        (name, seconds(value), percent(value / total), bar(value / total)) for name, value in named.items()
-    ]
+    rows = [(name, seconds(value), percent(value / total), bar(value / total)) for name, value in named.items()]
     return section("Step time", table(("part", ">time", ">share", ""), rows))
 
 

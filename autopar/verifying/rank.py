@@ -26,6 +26,7 @@ from autopar.passes.lower import lower
 from autopar.passes.pricing import Pricing
 from autopar.passes.stages import cut, even_marks
 from autopar.passes.transfer import transfer
+from autopar.passes.uneven import uneven
 from autopar.runtime.agreement import of_rank_0
 from autopar.runtime.initialise import tensors_of
 from autopar.runtime.inputs import draws, inputs_of
@@ -34,7 +35,7 @@ from autopar.runtime.parameters import names_of
 from autopar.runtime.parity import compare
 from autopar.runtime.simulate import simulate
 from autopar.verifying.drop import without_collective
-from autopar.verifying.sizes import microbatches
+from autopar.verifying.sizes import microbatches, smaller_shares
 from autopar.verifying.verified import Verified
 
 EXACT, SINGLE = 1e-10, 1e-6
@@ -69,11 +70,13 @@ def run(
     inner = Mesh(tuple(axis for axis in mesh.axes if axis[0] != PIPELINE_AXIS))
     pricing = Pricing(
         mesh=with_time(inner, count), cluster=arguments.cluster, profile=arguments.profile,
-        groups=axis_groups(mesh.axes, arguments.cluster),
+        groups=axis_groups(mesh.axes, arguments.cluster), uneven=bool(plan.shares),
     )  # fmt: skip
     conversions = Conversions(pricing)
     moved = transfer(plan, readied.model, planned, conversions)
     program = lower(readied.model, moved.assignment, conversions, count)
+    if plan.shares and mesh.world_size > 1:
+        program = uneven(program, smaller_shares(mesh, count))
     if drop is not None:
         program = without_collective(program, drop)
     pipeline = _pipeline(plan, program, mesh)

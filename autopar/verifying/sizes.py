@@ -24,3 +24,8 @@ def smaller_mesh(plan: Plan, processes: int) -> Mesh:
 
 def microbatches(plan: Plan) -> int:
     return min(plan.num_microbatches, MOST_MICROBATCHES)
+
+
+def smaller_shares(mesh: Mesh, count: int) -> tuple[int, ...]:
+    """Unequal shares of ``count`` microbatches on average: the first rank of two runs one more, the last one less."""
+    return (count + 1, *(count,) * (mesh.world_size - 2), count - 1)

@@ -36,8 +36,25 @@ def measure_assignment(problem: Problem, root: tuple[int, ...], calls: tuple[Cal
     return Totals(objective_ns=time, bytes=held + largest, transient_bytes=largest)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """S, H and C of (1), bytes and transient bytes of one instance."""
+
+    sync_ns: int
+    hide_ns: int
+    cover_ns: int
+    bytes: int
+    transient_bytes: int
+
+
 def measure_instance(segment: Segment, values: tuple[int, ...]) -> tuple[int, int, int]:
     """Time (1), bytes and transient bytes (2) of one instance, refusing forbidden entries (3)."""
+    found = sums_of_instance(segment, values)
+    return found.sync_ns + max(0, found.hide_ns - found.cover_ns), found.bytes, found.transient_bytes
+
+
+def sums_of_instance(segment: Segment, values: tuple[int, ...]) -> Sums:
+    """The sums behind ``measure_instance``."""
     if len(values) != len(segment.domains):
         raise IRError(f"segment {segment.name}: {len(values)} values for {len(segment.domains)} variables")
     for v, (value, size) in enumerate(zip(values, segment.domains, strict=True)):
@@ -54,7 +71,7 @@ def measure_instance(segment: Segment, values: tuple[int, ...]) -> tuple[int, in
         cover += _at(table.cover_ns, at)
         held += _at(table.bytes, at)
         transient += _at(table.transient_bytes, at)
-    return sync + max(0, hide - cover), held, transient
+    return Sums(sync_ns=sync, hide_ns=hide, cover_ns=cover, bytes=held, transient_bytes=transient)
 
 
 def _at(values: IntArray | None, at: tuple[int, ...]) -> int:

@@ -54,6 +54,11 @@ def test_the_head_says_what_it_costs_and_how_good_it_is(shown):
     assert "microbatches 4" in text
 
 
+def test_unequal_shares_are_told_by_rank(shown):
+    text = lines(shown(mesh={"dp": 8}, axes=["dp"], shares={"dp": [5] * 4 + [3] * 4}))
+    assert "microbatches 4 on average: 4 ranks 5, 4 ranks 3" in text
+
+
 def test_a_proven_plan_says_so_and_warns_of_nothing():
     plan = example_plan(
         proven_optimal=True, gap=0.0, islands=[], profile={"name": "b", "sha256": "", "priced": {}}

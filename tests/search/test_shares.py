@@ -1,0 +1,194 @@
+"""Unequal shares of the batch in the search: how much faster, what bounds them, where they are not offered."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autopar
+from autopar.arguments import Arguments, check
+from autopar.compiling import Readied, find_plan, ready
+from autopar.cost_model import Cluster, Network, NodeGroup, load_profile
+from autopar.differing import differences
+from autopar.ir.errors import FileFormatError
+from autopar.ir.plan import Plan
+from autopar.models import resolve
+from autopar.passes.bounds import Bounds
+from autopar.passes.build import build
+from autopar.passes.found import Limits
+from autopar.passes.ground import Ground
+from autopar.passes.outer import Candidate, outer_candidates, with_shares
+from autopar.passes.positions import positions
+from autopar.passes.solve import solve
+from tests.parity.processes import NETWORKS
+from tests.parity.shares import Mixed, cluster, planned
+from tests.search.exhaustive import outcomes
+
+BOUND = 1.344  # of a split in proportion to 15.7 and 9.3 TFLOP/s over an even one
+UNLIMITED = 10**15
+
+
+def mixed(*groups: tuple[int, str]) -> Cluster:
+    return Cluster(
+        nodes=tuple(NodeGroup(count=1, gpus=gpus, device=device) for gpus, device in groups),
+        network=Network(bandwidth_bytes_s=12.5e9),
+    )
+
+
+def test_a_mixed_cluster_is_as_fast_as_its_devices_together() -> None:
+    """BERT-Large in float32, of 6 layers for the test's sake, on 8 V100 and 8 P100, against an even split."""
+    cluster = mixed((8, "V100-SXM2-32GB"), (8, "P100-PCIE-16GB"))
+    found = resolve("zoo:bert-large", batch_size=512, seq_len=128, layers=6)
+    asked: dict[str, Any] = {"cluster": cluster, "mesh": {"dp": 16}}
+    arguments = check(**asked)
+    readied = ready(found.model, found.example_inputs, arguments)
+    shared, _ = find_plan(readied, arguments)
+    even, _ = find_plan(readied, check(num_microbatches=1, **asked))
+    assert even.shares == {}
+    assert shared.shares == {"dp": (5,) * 8 + (3,) * 8}
+    assert shared.num_microbatches == 4
+    assert even.objective_s / shared.objective_s > 0.95 * BOUND
+    assert shared.gap < 0.01
+    assert max(shared.memory.peak_bytes) < 16e9
+    assert max(shared.zero.values()) <= 1
+
+
+class Chain(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(layers))
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return (x * self.scale.square()).square().sum()
+
+
+def instance(seed: int, folder: Path) -> tuple[Readied, Arguments]:
+    """2 to 4 devices of two or three kinds whose rates of work and of memory are not in proportion."""
+    rng = random.Random(seed)
+    kinds = ["Odd", "Even", "Other"][: rng.choice((2, 2, 3))]
+    text = "".join(
+        f"[device.{kind}]\nfp32_tflops = {10 ** rng.uniform(-5, -4)}\nmemory_gb = 1\nmemory_tb_s = "
+        f"{10 ** rng.uniform(-5, -4)}\nintra = 'near'\ninter = 'near'\nnics_per_node = 1\n"
+        f"overlap_fraction = {rng.choice((0.0, 0.5, 1.0))}\n"
+        for kind in kinds
+    )
+    path = folder / "profile.toml"
+    path.write_text(f"{text}[link.near]\nbandwidth_gb_s = {10 ** rng.uniform(-3, 1)}\nlatency_us = 0.1\n")
+    cluster = mixed(*((rng.choice((1, 1, 2)), kind) for kind in kinds))
+    batch = 8 * cluster.world_size
+    arguments = check(cluster=cluster, profile=str(path), mesh={"dp": cluster.world_size})
+    return ready(Chain(rng.randint(1, 3)), (torch.zeros(batch, 8),), arguments), arguments
+
+
+def bounds_of(readied: Readied, arguments: Arguments) -> tuple[Bounds, list[Candidate]]:
+    model = readied.model
+    marks = positions(model.graph, model.rules, model.settings.inputs)
+    bounds = Bounds(
+        model=model, cluster=arguments.cluster, profile=arguments.profile, positions=marks, memory_bytes=UNLIMITED
+    )
+    world = arguments.cluster.world_size
+    return bounds, outer_candidates(arguments.limits(), world, 8 * world, None, 0)
+
+
+def fastest(bounds: Bounds, candidate: Candidate) -> int:
+    """Of all shares and all placements: each device's own problem, as often as it runs, its placement its own."""
+    model, cluster = bounds.model_of(candidate), bounds.cluster
+    encoded = bounds.encode(candidate, None)
+    assert encoded is not None
+    units, devices = cluster.world_size * candidate.count, cluster.devices
+    numbers = [sum(group.gpus for group in cluster.nodes if group.device == device) for device in devices]
+    time: dict[tuple[str, int], int] = {}
+
+    def least(device: str, count: int) -> int:
+        if (device, count) not in time:
+            ground = Ground(model, replace(bounds.positions, inner=False), replace(encoded[1], device=device))
+            problem = build(model, ground.found, ground.pricing, count, ground=ground).problem
+            time[device, count] = outcomes(problem)[0][0]
+        return time[device, count]
+
+    found = []
+    for most in itertools.product(range(1, units), repeat=len(devices)):  # of the devices of a kind
+        if sum(n * m for n, m in zip(numbers, most, strict=True)) >= units:
+            found.append(max(least(device, m) for device, m in zip(devices, most, strict=True)))
+    return min(found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_faster_than_the_bound(seed: int, tmp_path: Path) -> None:
+    """Over all shares, and all placements of each device by itself, which is less than any one plan can do."""
+    readied, arguments = instance(seed, tmp_path)
+    bounds, even = bounds_of(readied, arguments)
+    candidate = with_shares(even, len(arguments.cluster.devices))[0]
+    encoded = bounds.encode(candidate, None)
+    assert encoded is not None
+    bound = solve(encoded[0].problem, memory_bytes=UNLIMITED, effort=0).bound_ns
+    best = fastest(bounds, candidate)
+    assert bound <= best
+    found, _ = find_plan(readied, arguments)
+    assert found.lower_bound_s * 1e9 <= best + 1
+    if found.shares:
+        assert found.lower_bound_s <= found.objective_s
+
+
+def gpt2_plan() -> Plan:
+    return planned(Mixed(model="gpt2", fast=1, slow=1, microbatches=2))
+
+
+def test_equal_devices_have_equal_shares() -> None:
+    assert planned(Mixed(model="gpt2", fast=2, slow=0, microbatches=2)).document().get("shares") is None
+    assert with_shares(outer_candidates(Limits(memory_bytes=1), 4, 8, None, 0), 1) == []
+
+
+def test_what_communicates_every_microbatch_has_equal_shares() -> None:
+    """ZeRO 2 and 3, one microbatch, and statistics of the batch."""
+    mixed_gpt2 = Mixed(model="gpt2", fast=1, slow=1, microbatches=2)
+    assert not planned(mixed_gpt2, zero=3).shares
+    assert not planned(mixed_gpt2, num_microbatches=1).shares
+    found = autopar.plan(
+        nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), (torch.zeros(8, 8),) * 2, cluster=cluster(1, 1),
+        profile=str(NETWORKS / "mixed.toml"), mesh={"dp": 2}, loss_fn=F.mse_loss,
+    )  # fmt: skip
+    assert not found.shares
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"shares": {"dp": [3, 2]}}, "2 numbers that differ and add up to 4"),
+        ({"shares": {"dp": [2, 2]}}, "2 numbers that differ"),
+        ({"shares": {"dp": [4]}}, "2 numbers that differ"),
+        ({"shares": {"dp": [4, 0]}}, "greater than or equal to 1"),
+        ({"shares": {"tp": [3, 1]}}, "only a mesh of the axis dp alone"),
+        ({"mesh": {"dp": 2, "tp": 1}}, "only a mesh of the axis dp alone"),
+    ],
+)
+def test_wrong_shares_are_refused(changed: dict[str, Any], message: str) -> None:
+    document = {**gpt2_plan().document(), **changed}
+    with pytest.raises(FileFormatError, match=message):
+        Plan.from_bytes(json.dumps(document).encode())
+
+
+def test_the_plan_says_who_runs_how_many() -> None:
+    """In words, in JSON, in tables, and beside a plan of equal shares; and it is the plan that is read again."""
+    found = gpt2_plan()
+    assert found.document()["shares"] == {"dp": [3, 1]}
+    assert Plan.from_bytes(found.to_bytes()) == found.model_copy(update={"search": None})
+    assert found.explain().splitlines()[0].endswith("2 microbatch(es) on average: 1 rank 3, 1 rank 1")
+    equal = planned(Mixed(model="gpt2", fast=1, slow=1, microbatches=2), zero=3)
+    settings = differences(found, equal, load_profile(str(NETWORKS / "mixed.toml"))).settings
+    (said,) = [each for each in settings if each.what == "shares"]
+    assert (said.left, said.right) == ("1 rank 3, 1 rank 1", "equal")
+    once = {(c.kind, c.count) for c in found.collectives if c.phase == "forward"}
+    assert once == {("all_reduce", 1), ("all_to_all", 1)}
