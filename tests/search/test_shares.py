@@ -20,6 +20,7 @@ from autopar.compiling import Readied, find_plan, ready
 from autopar.cost_model import Cluster, Network, NodeGroup, load_profile
 from autopar.differing import differences
 from autopar.ir.errors import FileFormatError
+from autopar.ir.mesh import Mesh
 from autopar.ir.plan import Plan
 from autopar.models import resolve
 from autopar.passes.bounds import Bounds
@@ -29,6 +30,7 @@ from autopar.passes.ground import Ground
 from autopar.passes.outer import Candidate, outer_candidates, with_shares
 from autopar.passes.positions import positions
 from autopar.passes.solve import solve
+from autopar.verifying.sizes import smaller_shares
 from tests.parity.processes import NETWORKS
 from tests.parity.shares import Mixed, cluster, planned
 from tests.search.exhaustive import outcomes
@@ -192,3 +194,15 @@ def test_the_plan_says_who_runs_how_many() -> None:
     assert (said.left, said.right) == ("1 rank 3, 1 rank 1", "equal")
     once = {(c.kind, c.count) for c in found.collectives if c.phase == "forward"}
     assert once == {("all_reduce", 1), ("all_to_all", 1)}
+
+
+@pytest.mark.slow
+def test_a_verification_runs_unequal_shares_too() -> None:
+    """On two processes, the first with one microbatch more than on average, the second with one less."""
+    mixed_bert = Mixed(model="bert", fast=2, slow=2, microbatches=2, zero=1)
+    found = planned(mixed_bert)
+    assert found.shares == {"dp": (3, 3, 1, 1)}
+    assert smaller_shares(Mesh((("dp", 2),)), 2) == (3, 1)
+    told = autopar.verify(mixed_bert.case.build(), mixed_bert.case.batch(0), found)
+    assert told.mesh == {"dp": 2}
+    assert told.worst < told.tolerance
