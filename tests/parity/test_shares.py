@@ -23,6 +23,7 @@ EXPECTED = {
     Mixed(model="gpt2", fast=2, slow=2, microbatches=2, zero=1): (3, 3, 1, 1),
 }
 CASES = tuple(EXPECTED)
+TOLD = [pytest.param(case, marks=[pytest.mark.slow] * (case.world > 2), id=str(case)) for case in CASES]
 
 
 @functools.cache
@@ -47,7 +48,7 @@ def trained(mixed: Mixed) -> list[Any]:
     return [by_case[at] for by_case in launched(mixed.world)]
 
 
-@pytest.mark.parametrize("mixed", CASES, ids=str)
+@pytest.mark.parametrize("mixed", TOLD)
 def test_training_is_that_of_one_device(mixed: Mixed) -> None:
     """Losses, gradients of two accumulated steps, the norm, and parameters after three steps of AdamW."""
     expected = processes.expected(mixed.case)
@@ -61,7 +62,7 @@ def test_training_is_that_of_one_device(mixed: Mixed) -> None:
         torch.testing.assert_close(found["evaluated"], expected["forward"]["loss"], rtol=TOLERANCE, atol=0)
 
 
-@pytest.mark.parametrize("mixed", CASES, ids=str)
+@pytest.mark.parametrize("mixed", TOLD)
 def test_the_work_is_split_as_the_plan_says(mixed: Mixed) -> None:
     """Each rank has its own number of rows, and all matrix products are split."""
     found = trained(mixed)

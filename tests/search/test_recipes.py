@@ -92,7 +92,7 @@ def test_tensor_parallelism_is_as_wide_as_the_heads_allow(heads: int) -> None:
     assert planned(like="megatron", heads=heads, cluster="1x4xH100-SXM").mesh == {"dp": 2, "tp": 2}
 
 
-@pytest.mark.parametrize("budget", [None, "15MB"])
+@pytest.mark.parametrize("budget", [None, pytest.param("15MB", marks=pytest.mark.slow)])
 def test_what_a_recipe_takes_is_what_its_plan_takes(budget: str | None) -> None:
     plan = planned(memory_budget=budget, **PINS)
     assert tuple(plan.recipes) == RECIPE_NAMES == tuple(RECIPES)
