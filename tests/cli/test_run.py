@@ -15,7 +15,8 @@ from tests.cli.plans import example_plan
 SCRIPT = """
 import os, sys
 keys = ("AUTOPAR_PLAN", "OMP_NUM_THREADS", "WORLD_SIZE")
-print(os.environ["RANK"], *(os.environ.get(key) for key in keys), *sys.argv[1:], flush=True)
+words = os.environ["RANK"], *(str(os.environ.get(key)) for key in keys), *sys.argv[1:]
+os.write(1, (" ".join(words) + "\\n").encode())  # at once: the other process writes too
 sys.exit(int(os.environ.get("CODE", 0)))
 """
 
