@@ -101,11 +101,9 @@ def _print(made: Plan, *, as_json: bool) -> None:
 
     show_plan(made)
     if made.search and "total_s" in made.search:
-        parts = {
-            "trace_s": "tracing", "fold_s": "folding", "solve_s": "solving", "recipes_s": "recipes",
-            "lower_s": "lowering",
-        }  # fmt: skip
+        parts = {"trace_s": "tracing", "fold_s": "folding", "solve_s": "solving", "lower_s": "lowering"}
         split = ", ".join(
             f"{text} {made.search[key]:.2f}" for key, text in parts.items() if key in made.search
         )
-        note(f"found in {made.search['total_s']:.2f} s ({split})")
+        recipes = f"; standard recipes worked out in {made.search['recipes_s']:.2f} s" if made.recipes else ""
+        note(f"found in {made.search['total_s']:.2f} s ({split}){recipes}")
