@@ -37,8 +37,13 @@ __all__ = ["check_fit", "parallelize", "plan"]
 PLAN_VARIABLE = "AUTOPAR_PLAN"
 
 
-def plan(model: nn.Module, example_inputs: Any, *, cluster: str | Path | Cluster | None = None, **options: Any) -> Plan:
+def plan(
+    model: nn.Module, example_inputs: Any, *, cluster: str | Path | Cluster | None = None, recipes: bool = False,
+    **options: Any,
+) -> Plan:  # fmt: skip
     """Find the fastest way to train ``model`` on ``cluster``; needs no process group and no GPU.
+
+    ``recipes``: price the standard recipes beside it, which takes several times as long, and take one that is faster.
 
     Takes the arguments of ``parallelize`` except ``plan`` and ``compile``. ``cluster=None`` is the running
     process group, or this device alone. Raises the errors of ``autopar.errors``.
@@ -47,7 +52,7 @@ def plan(model: nn.Module, example_inputs: Any, *, cluster: str | Path | Cluster
     arguments = check(
         cluster=_default_cluster() if cluster is None else cluster, constraints=constraints, **options
     )
-    found, _ = find_plan(ready(model, example_inputs, arguments), arguments, compare=True)
+    found, _ = find_plan(ready(model, example_inputs, arguments), arguments, compare=recipes)
     return found
 
 
@@ -96,7 +101,7 @@ def parallelize(
         if dist.get_world_size() > 1:
             refuse_random(readied.model.graph)
         if dist.get_rank() == 0:
-            outcome = (loaded or find_plan(readied, arguments, compare=arguments.free)[0]).to_bytes()
+            outcome = (loaded or find_plan(readied, arguments)[0]).to_bytes()
     except Exception as error:  # noqa: BLE001 — whatever it is, no other rank may be left waiting
         outcome = error
     data = share(_told(outcome) if isinstance(outcome, Exception) else outcome, device)

@@ -65,7 +65,7 @@ def ask(
     if "batch_size" in keywords["sizes"] and any(change.key == "batch" for change in changes):
         return _traced_anew(plan, keywords, model)
     arguments = check(**keywords)
-    found, _ = find_plan(prepared_of(plan, arguments), arguments, compare=True)
+    found, _ = find_plan(prepared_of(plan, arguments), arguments, compare=bool(plan.recipes))
     return found
 
 
@@ -81,7 +81,7 @@ def _traced_anew(plan: Plan, keywords: dict[str, Any], model: str | None) -> Pla
     from autopar.models import resolve
 
     found = resolve(spec, **keywords["sizes"])
-    return api.plan(found.model, found.example_inputs, **{**keywords, "name": plan.model})
+    return api.plan(found.model, found.example_inputs, **{**keywords, "name": plan.model}, recipes=bool(plan.recipes))
 
 
 def _memory(keywords: Keywords, value: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def plan(
         with progress(f"building {model}"):
             found = resolve(model, batch_size=batch_size, seq_len=seq_len, layers=layers)
         with progress(f"searching a plan for {model} on {arguments['cluster']}") as say:
-            made = api.plan(found.model, found.example_inputs, name=found.name, progress=say, **arguments)
+            made = api.plan(found.model, found.example_inputs, name=found.name, progress=say, recipes=True, **arguments)
     if output is not None:
         write_atomic(output, made.to_bytes())
         note(f"saved {output}")

@@ -30,7 +30,7 @@ def test_every_option_reaches_the_keyword_of_its_name(cli, api):
     words = "--mesh dp=2 --memory-budget 60GiB --optimizer sgd --mixed-precision bf16 --num-microbatches 2"
     words += " --schedule 1F1B --zero 3 --recompute full --rng fast --time-limit 2min --like megatron"
     assert cli(*PLAN, *words.split()).code == 0
-    others = ("cluster", "profile", "name", "progress", "sizes")
+    others = ("cluster", "profile", "name", "progress", "sizes", "recipes")
     kwargs = {key: api.keywords[key] for key in api.keywords if key not in others}
     assert kwargs == {
         "mesh": {"dp": 2},

@@ -43,7 +43,7 @@ def planned(
 ) -> Plan:  # fmt: skip
     tokens = torch.zeros(batch, 64, dtype=torch.int64, device="meta")
     model = llama(layers=layers, heads=heads, vocab=vocab)
-    return autopar.plan(model, {"input_ids": tokens, "labels": tokens}, cluster=cluster, **options)
+    return autopar.plan(model, {"input_ids": tokens, "labels": tokens}, cluster=cluster, recipes=True, **options)
 
 
 def fitting(plan: Plan) -> list[float]:
@@ -122,7 +122,7 @@ def test_no_plan_is_slower_than_a_recipe_that_fits(cluster: str, budget: str | N
 @pytest.mark.parametrize("cluster", ["1x8xH100-SXM", "2x2xA100-SXM-80GB", "4x1xV100-SXM2-32GB@10Gb/s"])
 def test_no_plan_of_a_known_model_is_slower_than_a_recipe_that_fits(name: str, cluster: str) -> None:
     model = resolve(f"zoo:{name}", batch_size=32)
-    plan = autopar.plan(model.model, model.example_inputs, cluster=cluster, mixed_precision="bf16")
+    plan = autopar.plan(model.model, model.example_inputs, cluster=cluster, mixed_precision="bf16", recipes=True)
     assert all(plan.objective_s <= time_s for time_s in fitting(plan))
 
 
