@@ -11,15 +11,13 @@ from typing import Any
 from torch import nn
 
 from autopar.arguments import Arguments
-from autopar.finding import Prepared, find_plan, lower_plan
+from autopar.finding import Prepared
 from autopar.passes.candidate import StoredParameter
 from autopar.passes.extents import layers
 from autopar.passes.fold import fold
 from autopar.passes.fold.gaps import UnfilledError, fill
-from autopar.passes.prepare import canonical_graph, input_dims, model_of, prepare
+from autopar.passes.prepare import as_is, canonical_graph, input_dims, prepare
 from autopar.passes.trace import Traced, trace
-
-__all__ = ["Readied", "find_plan", "lower_plan", "ready", "stored_parameters"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +54,7 @@ def _ready(
         made = prepare(graph, traced.loss_output, stored, settings, **how)
     else:
         folded, missing = fill(fold(graph), traced.gaps)
-        made = model_of(folded, traced.loss_output, stored, settings)
+        made = as_is(folded, traced.loss_output, stored, settings)
     if layers(made) < arguments.stages and "folded" not in how:
         # fewer repeated layers than pipeline stages: these are cut between any two operations
         if traced.gaps:

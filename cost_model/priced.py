@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from autopar.ir.rules import Row
+from autopar.ir.types import DTYPE_BYTES, FLOAT_DTYPES
 
 Phase: TypeAlias = Literal["forward", "backward"]
 
@@ -38,3 +43,33 @@ class Group:
     size: int
     ranks_per_node: int
     nodes: int
+
+
+def work(
+    target: str,
+    entry: Row,
+    flops: int,
+    tensors: Sequence[tuple[tuple[int, ...], str]],
+    drawn: int,
+    wanted: Sequence[bool],
+) -> tuple[OpCost, OpCost | None]:
+    """What an op of ``entry`` costs one device forward and backward, None where it has no backward.
+
+    ``tensors``: local shape and dtype of each operand and result; ``drawn``: elements of the first result;
+    ``wanted``: which operands get a gradient.
+    """
+    moved = sum(math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in tensors)
+    dtype = next((dtype for _, dtype in reversed(tensors) if dtype in FLOAT_DTYPES), "i64")
+    shapes = tuple(shape for shape, _ in tensors)
+
+    def cost(phase: Phase, share: float, extra: int) -> OpCost:
+        return OpCost(
+            target=target, op_class=entry.op_class, dtype=dtype, flops=round(flops * share),
+            bytes=round(moved * share) + extra, phase=phase, shapes=shapes,
+        )  # fmt: skip
+
+    forward = cost("forward", 1.0, entry.work_bytes * drawn)
+    if not any(wanted):
+        return forward, None
+    part = sum(wanted) / len(wanted) if entry.op_class in ("matmul", "conv") else 1.0
+    return forward, cost("backward", entry.backward * part, 0)

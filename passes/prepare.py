@@ -72,10 +72,10 @@ def prepare(
     whole model is one unit of overlap, ZeRO and recomputation). Raises UsageError for a model without a loss, and what
     ``settled`` raises of constraints.
     """
-    return model_of(fold(graph) if folded else graph, loss, parameters, settings, shared=shared)
+    return as_is(fold(graph) if folded else graph, loss, parameters, settings, shared=shared)
 
 
-def model_of(
+def as_is(
     graph: Graph,
     loss: int | None,
     parameters: Mapping[str, StoredParameter],

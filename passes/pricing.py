@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from autopar.cost_model import (
     Cluster,
@@ -19,6 +18,7 @@ from autopar.cost_model import (
     overlap_fraction,
     slowest_compute_s,
 )
+from autopar.cost_model.priced import work
 from autopar.ir.convert import COLLECTIVES, Step, local_numel
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
@@ -103,27 +103,13 @@ class Pricing:
             return None, None
         flops = local_flops(entry.flops, rule, strategy.choices, self.mesh)
         layouts = (*strategy.operands, *strategy.results)
-        locals_ = [
+        tensors = [
             (layout.local_shape(kind.shape), kind.dtype)
             for layout, kind in zip(layouts, types, strict=True)
             if layout is not None and kind is not None
         ]
-        moved = sum(math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in locals_)
-        drawn = entry.work_bytes * local_numel(strategy.results[0], shapes.results[0]) if entry.work_bytes else 0
-        dtype = next((kind.dtype for kind in (*types[::-1],) if kind is not None and kind.is_float), "i64")
-
-        def cost(phase: Literal["forward", "backward"], share: float) -> OpCost:
-            return OpCost(
-                target=node.target, op_class=entry.op_class, dtype=dtype, flops=round(flops * share),
-                bytes=round(moved * share) + (drawn if phase == "forward" else 0), phase=phase,
-                shapes=tuple(shape for shape, _ in locals_),
-            )  # fmt: skip
-
-        wanted = sum(shapes.grads)
-        if not wanted:
-            return cost("forward", 1.0), None
-        share = entry.backward * (wanted / len(shapes.grads) if entry.op_class in ("matmul", "conv") else 1.0)
-        return cost("forward", 1.0), cost("backward", share)
+        drawn = local_numel(strategy.results[0], shapes.results[0]) if entry.work_bytes else 0
+        return work(node.target, entry, flops, tensors, drawn, shapes.grads)
 
     def op_ns(self, cost: OpCost | None) -> int:
         """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from autopar.arguments import Arguments, check
-from autopar.compiling import Readied, find_plan, ready
+from autopar.compiling import Readied, ready
 from autopar.cost_model import axis_groups
+from autopar.finding import find_plan
 from autopar.ir.errors import MismatchError, UnsupportedError, UsageError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh

@@ -28,7 +28,7 @@ from autopar.cost_model.simulator.holders import (
     updated_bytes,
 )
 from autopar.cost_model.simulator.prices import Prices
-from autopar.cost_model.simulator.recipes import Totals
+from autopar.cost_model.simulator.scripts import Totals
 from autopar.cost_model.simulator.stage import Stage
 from autopar.ir.program import Parameter, Program
 from autopar.ir.types import DTYPE_BYTES

@@ -9,8 +9,8 @@ from autopar.cost_model.simulator.counted import Counted, counted
 from autopar.cost_model.simulator.holders import cut_into, levels, stored_bytes
 from autopar.cost_model.simulator.instructions import Collective, Instruction, Move, Post, Receive, Tell
 from autopar.cost_model.simulator.prices import Prices, link, local_bytes
-from autopar.cost_model.simulator.recipes import FULL, INPUTS, WEIGHTS
 from autopar.cost_model.simulator.schedules import BACKWARD, BACKWARD_WEIGHTS, FORWARD, Action, actions
+from autopar.cost_model.simulator.scripts import FULL, INPUTS, WEIGHTS
 from autopar.cost_model.simulator.stage import Stage
 from autopar.ir.pipeline import LOOPED, PIPELINE_AXIS, Pipeline
 

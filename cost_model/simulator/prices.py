@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.collectives import collective_s
 from autopar.cost_model.compute import overlap_fraction, slowest_compute_s
-from autopar.cost_model.priced import Group, OpCost, Phase
+from autopar.cost_model.priced import Group, OpCost, work
 from autopar.cost_model.profile import CostProfile
 from autopar.cost_model.topology import axis_groups
 from autopar.ir.graph import Node, Value
@@ -17,7 +17,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.optable import local_row, node_rule
 from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.ir.rules import count_flops
-from autopar.ir.types import DTYPE_BYTES, TensorType
+from autopar.ir.types import DTYPE_BYTES
 
 
 class Prices:
@@ -94,20 +94,7 @@ def op_costs(
     given = [None if value is None else local_shape(value) for value in operands]
     made = [local_shape(value) for value in node.results]
     flops = count_flops(entry.flops, node_rule(node, given, made, given=entry).sizes) if entry.flops else 0
-    kinds: list[TensorType] = [value.type for value in (*operands, *node.results) if value is not None]
-    shapes = tuple(shape for shape in (*given, *made) if shape is not None)
-    moved = sum(math.prod(shape) * DTYPE_BYTES[kind.dtype] for shape, kind in zip(shapes, kinds, strict=True))
-    dtype = next((kind.dtype for kind in reversed(kinds) if kind.is_float), "i64")
-
-    def cost(phase: Phase, share: float, drawn: int) -> OpCost:
-        return OpCost(
-            target=node.target, op_class=entry.op_class, dtype=dtype, flops=round(flops * share),
-            bytes=round(moved * share) + drawn, phase=phase, shapes=shapes,
-        )  # fmt: skip
-
-    forward = cost("forward", 1.0, entry.work_bytes * math.prod(made[0]))
-    count = sum(wanted)
-    if not count:
-        return forward, None
-    part = count / len(wanted) if entry.op_class in ("matmul", "conv") else 1.0
-    return forward, cost("backward", entry.backward * part, 0)
+    tensors = [
+        (local_shape(value), value.type.dtype) for value in (*operands, *node.results) if value is not None
+    ]
+    return work(node.target, entry, flops, tensors, math.prod(made[0]), wanted)

@@ -33,7 +33,7 @@ from autopar.cost_model.simulator.instructions import (
     Work,
 )
 from autopar.cost_model.simulator.prices import Prices, link
-from autopar.cost_model.simulator.recipes import FULL, INPUTS, WEIGHTS, Calls, Item, Recipe, recipe
+from autopar.cost_model.simulator.scripts import FULL, INPUTS, WEIGHTS, Calls, Item, Script, script
 from autopar.ir.graph import Graph, Node
 from autopar.ir.program import Program
 
@@ -49,13 +49,13 @@ class Stage:
         self.number, self.piped = number, piped
         outputs = sends or ((program.loss,) if program.loss is not None else program.graph.outputs)
         marks = gradients(program.graph, receives)
-        self.main = recipe(program.graph, marks, prices, nodes=needed(program.graph, outputs))
-        self.blocks: dict[str, Recipe] = {
-            block.name: recipe(block, marks, prices, recompute=program.recompute.get(block.name))
+        self.main = script(program.graph, marks, prices, nodes=needed(program.graph, outputs))
+        self.blocks: dict[str, Script] = {
+            block.name: script(block, marks, prices, recompute=program.recompute.get(block.name))
             for block in program.graph.blocks
         }
         before = program.prologue
-        self.before = None if before is None else recipe(before, gradients(before, ()), prices)
+        self.before = None if before is None else script(before, gradients(before, ()), prices)
         self.holders = holders(program, prices)
         self.of_call: dict[str, list[Holder]] = {}
         for holder in self.holders:

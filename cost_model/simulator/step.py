@@ -15,8 +15,8 @@ from autopar.cost_model.simulator.device import Device, run
 from autopar.cost_model.simulator.instructions import Collective, Instruction, Key, Post, Work
 from autopar.cost_model.simulator.places import Places
 from autopar.cost_model.simulator.prices import Prices
-from autopar.cost_model.simulator.recipes import Recipe
 from autopar.cost_model.simulator.record import Recorder
+from autopar.cost_model.simulator.scripts import Script
 from autopar.cost_model.simulator.stage import Stage
 from autopar.cost_model.simulator.timeline import DETAILS, Account, Timeline
 from autopar.ir.errors import UsageError
@@ -83,10 +83,10 @@ def _detail(stages: tuple[Stage, ...], wanted: str | None) -> str:
     return "calls" if main <= MAX_EVENTS else "passes"
 
 
-def _events(recipe: Recipe) -> int:
+def _events(script: Script) -> int:
     """Events and flows of both passes."""
     total = 0
-    for item in (*recipe.forward, *recipe.backward["full"], *recipe.again):
+    for item in (*script.forward, *script.backward["full"], *script.again):
         if isinstance(item, Work):
             total += len(item.parts)
         elif isinstance(item, Collective | Post):

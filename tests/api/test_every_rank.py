@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from autopar.arguments import check
-from autopar.compiling import find_plan, ready
+from autopar.compiling import ready
+from autopar.finding import find_plan
 from autopar.ir.plan import Plan
 from autopar.ir.program import Program
 from autopar.models import resolve

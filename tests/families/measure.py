@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from autopar.arguments import check
-from autopar.compiling import Readied, find_plan, ready
+from autopar.compiling import Readied, ready
+from autopar.finding import find_plan
 from autopar.ir.errors import AutoparError, VerificationError
 from autopar.ir.plan import Plan
 from autopar.runtime.parity import compare

@@ -176,19 +176,9 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def train(case: Case) -> dict[str, Any]:
-    """The same as ``expected`` on this process's part, and how the work was split."""
-    model = parallel(case)
-    program = model._program
-    optimizer = adamw(model)
-    found: dict[str, Any] = {
-        "losses": [], "mesh": dict(model.plan.mesh), "sha256": model.plan.sha256,
-        "axes": program.mesh.names, "split": {a: split_share(program, a) for a, n in program.mesh.axes if n > 1},
-        "kept": {n: (p.to_local().numel(), p.numel()) for n, p in model.named_parameters() if isinstance(p, DTensor)},
-        "zero": dict(model.plan.zero), "recompute": dict(model.plan.recompute),
-        "hsdp": dict(model.plan.hsdp), "planned parameter bytes": model.plan.memory.parts["parameters"],
-        "microbatches": model.plan.num_microbatches, "place": (model.data_parallel_rank, model.data_parallel_size),
-    }  # fmt: skip
+def trained(case: Case, model: ParallelModule, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Losses of all steps, gradients and norm of the first, parameters after the last."""
+    found: dict[str, Any] = {"losses": []}
     for index in range(STEPS):
         optimizer.zero_grad()
         found["losses"] += [step(model, case.batch(ACCUMULATED * index + part)) for part in range(ACCUMULATED)]
@@ -198,10 +188,30 @@ def train(case: Case) -> dict[str, Any]:
         found.setdefault("norm", norm)
         optimizer.step()
     found["state"] = model.full_state_dict()
+    return found
+
+
+def labels_in(parts: Any) -> Tensor:
+    """The labels, or the target, of a rank's part of a batch."""
+    return parts["labels"] if isinstance(parts, dict) else parts[1]  # type: ignore[no-any-return]
+
+
+def train(case: Case) -> dict[str, Any]:
+    """The same as ``expected`` on this process's part, and how the work was split."""
+    model = parallel(case)
+    program = model._program
+    optimizer = adamw(model)
+    found: dict[str, Any] = {
+        "mesh": dict(model.plan.mesh), "sha256": model.plan.sha256,
+        "axes": program.mesh.names, "split": {a: split_share(program, a) for a, n in program.mesh.axes if n > 1},
+        "kept": {n: (p.to_local().numel(), p.numel()) for n, p in model.named_parameters() if isinstance(p, DTensor)},
+        "zero": dict(model.plan.zero), "recompute": dict(model.plan.recompute),
+        "hsdp": dict(model.plan.hsdp), "planned parameter bytes": model.plan.memory.parts["parameters"],
+        "microbatches": model.plan.num_microbatches, "place": (model.data_parallel_rank, model.data_parallel_size),
+    }  # fmt: skip
+    found |= trained(case, model, optimizer)
     found["forward"] = _forward(case, model, optimizer)
-    parts: Any = model.shard_inputs(case.batch(0))
-    labels = parts["labels"] if isinstance(parts, dict) else parts[1]
-    found["labels"] = int((labels != -100).sum())
+    found["labels"] = int((labels_in(model.shard_inputs(case.batch(0))) != -100).sum())
     return found
 
 

@@ -14,7 +14,7 @@ from autopar.ir.plan import Plan
 from autopar.runtime.module import ParallelModule
 from tests.harness import refusal
 from tests.models import bert
-from tests.parity.processes import ACCUMULATED, LAST, LOSSES, MAX_NORM, NETWORKS, STEPS, Case, adamw, gradients_of, step
+from tests.parity.processes import LAST, LOSSES, NETWORKS, Case, adamw, gradients_of, labels_in, trained
 from tests.parity.split import split_share
 
 
@@ -67,22 +67,13 @@ def parallel(mixed: Mixed, plan: bytes) -> ParallelModule:
 def train(mixed: Mixed, plan: bytes) -> dict[str, Any]:
     """As ``processes.train``, without a plain forward, and the loss in evaluation after training."""
     model, case = parallel(mixed, plan), mixed.case
-    optimizer = adamw(model)
     found: dict[str, Any] = {
-        "losses": [], "shares": model.plan.shares, "zero": dict(model.plan.zero), "rows": model.local_batch_size,
+        "shares": model.plan.shares, "zero": dict(model.plan.zero), "rows": model.local_batch_size,
         "split": split_share(model._program, "dp"), "sha256": model.plan.sha256,
     }  # fmt: skip
-    for index in range(STEPS):
-        optimizer.zero_grad()
-        found["losses"] += [step(model, case.batch(ACCUMULATED * index + part)) for part in range(ACCUMULATED)]
-        if index == 0:
-            found["gradients"] = gradients_of(model)
-        norm = model.clip_grad_norm_(MAX_NORM)
-        found.setdefault("norm", norm)
-        optimizer.step()
-    found["state"] = model.full_state_dict()
+    found |= trained(case, model, adamw(model))
     parts: Any = model.shard_inputs(case.batch(LAST))
-    labels = parts["labels"] if isinstance(parts, dict) else parts[1]
+    labels = labels_in(parts)
     found["labels"] = int((labels != -100).sum()) if labels.dtype == torch.int64 else labels.numel()
     if isinstance(parts, dict):
         found["evaluated"] = model.eval_step(**parts)

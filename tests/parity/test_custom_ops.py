@@ -16,7 +16,8 @@ import autopar
 from autopar import Plan, errors
 from autopar.arguments import Arguments, check
 from autopar.cli import main
-from autopar.compiling import find_plan, lower_plan, ready
+from autopar.compiling import ready
+from autopar.finding import find_plan, lower_plan
 from autopar.ir.program import Program
 from autopar.ir.registry import REGISTERED
 from autopar.runtime.parity import compare

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from autopar.arguments import Arguments
 from autopar.arguments import check as check_arguments
-from autopar.compiling import Readied, find_plan, ready
+from autopar.compiling import Readied, ready
+from autopar.finding import find_plan
 from autopar.ir.program import Program
 from autopar.runtime.simulate import Simulated, simulate
 from tests.models import SEQ, VOCAB, bert, gpt2, inputs, llama

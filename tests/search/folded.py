@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autopar.arguments import check
-from autopar.compiling import find_plan, ready
+from autopar.compiling import ready
+from autopar.finding import find_plan
 from autopar.ir.plan import Plan
 
 NETWORKS = Path(__file__).parents[1] / "networks"

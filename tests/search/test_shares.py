@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 import autopar
 from autopar.arguments import Arguments, check
-from autopar.compiling import Readied, find_plan, ready
+from autopar.compiling import Readied, ready
 from autopar.cost_model import Cluster, Network, NodeGroup, load_profile
 from autopar.differing import differences
+from autopar.finding import find_plan
 from autopar.ir.errors import FileFormatError
 from autopar.ir.mesh import Mesh
 from autopar.ir.plan import Plan

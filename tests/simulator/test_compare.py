@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autopar.arguments import check
-from autopar.compiling import find_plan, ready
+from autopar.compiling import ready
 from autopar.cost_model.simulator import Comparison, Timeline, compare, document, simulate
-from autopar.finding import pipeline_of
+from autopar.finding import find_plan, pipeline_of
 from autopar.ir.plan import Plan
 from autopar.zoo import find
 from tests.families import FAMILIES

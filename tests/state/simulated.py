@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from autopar.arguments import check
-from autopar.compiling import Readied, find_plan, ready
+from autopar.compiling import Readied, ready
+from autopar.finding import find_plan
 from autopar.ir.plan import Plan
 from autopar.ir.program import Program
 from autopar.passes.trace.structure import Structure

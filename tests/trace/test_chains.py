@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from autopar.arguments import check
-from autopar.compiling import find_plan, ready, stored_parameters
+from autopar.compiling import ready, stored_parameters
+from autopar.finding import find_plan
 from autopar.passes.canonicalize import canonicalize
 from autopar.passes.fold import fold
 from autopar.passes.fold.gaps import fill

@@ -45,7 +45,7 @@ class Totals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Script:
     """``backward``: the whole pass, and its two halves where a schedule splits it; ``again``: recomputation."""
 
     forward: tuple[Item, ...]
@@ -69,9 +69,9 @@ class _Entry:
     moves: tuple[Move | None, Move | None] | None = None
 
 
-def recipe(
+def script(
     graph: Graph, marks: Gradients, prices: Prices, *, recompute: str | None = None, nodes: Sequence[Node] | None = None
-) -> Recipe:
+) -> Script:
     """Of a lowered graph. ``nodes``: those that a step needs, if not all; ``recompute``: ``full`` or ``selective``."""
     work = _Writing(graph, marks, prices, recompute, graph.nodes if nodes is None else nodes)
     return work.run()
@@ -89,7 +89,7 @@ class _Writing:
         self.stored: set[str] = set()
         self.totals = dict.fromkeys(("forward_ns", "dear_ns", "backward_ns", "sent_ns", "sent_back_ns"), 0)
 
-    def run(self) -> Recipe:
+    def run(self) -> Script:
         entries = [self._entry(node) for node in self.nodes if not self._vanishes(node)]
         if self.overlaps:
             self._spread(entries)
@@ -101,7 +101,7 @@ class _Writing:
             INPUTS: _joined(item for entry in reversed(entries) for item in entry.inputs),
             WEIGHTS: _joined(item for entry in reversed(entries) for item in entry.weights),
         }
-        return Recipe(
+        return Script(
             forward=_joined(item for entry in entries for item in entry.forward), backward=backward,
             again=_again(entries) if self.recomputed else (), totals=Totals(**self.totals),
         )  # fmt: skip
