@@ -48,7 +48,7 @@ demo: setup
 
 # loadfile keeps one file's tests in one process: module fixtures run once, and at most WORKERS gloo worlds exist.
 test: lint
-	$(PYTEST) -m "not slow" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # One process: a slow test starts a world of up to 8 processes by itself.
 test-slow: setup

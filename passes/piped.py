@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from autopar.cost_model import optimizer_state_bytes
 from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.layout import Layout
-from autopar.ir.program import Parameter
 from autopar.passes.build import Encoded
+from autopar.passes.cutting import Cutting
 from autopar.passes.extents import layers
 from autopar.passes.live import holding
 from autopar.passes.outer import Candidate, Rung
-from autopar.passes.pipelining import Shape, arrange, transfer_ns
+from autopar.passes.pipelining import Arrangement, Shape, transfer_ns
 from autopar.passes.pricing import Pricing, local_bytes
-from autopar.passes.settled import settled
+from autopar.passes.problem import Segment, Table
 from autopar.passes.shortfall import Closest
 from autopar.passes.solve import Model, Places, Solution, apart, between, staged_bound_ns
-from autopar.passes.stage_account import copies_bytes
 from autopar.passes.stages import belongs, dependence
 from autopar.passes.standing import LEANER, Best, Standing
 from autopar.passes.uniform import uniform
-from autopar.passes.units import units_of
+from autopar.passes.units import places_of
 
 # Places that are told apart in a bound: those between hold as little as the last of them.
 GROUPS = 3
+# So near to its bound a plan is not placed a second time.
+NEAR = 1.002
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Pipelines:
             solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
             found = standing.solved(solver, 0, above)
             if found.status == "infeasible":
-                self._near(candidate, shape, found, made)
+                self._near(Cutting(standing, candidate, shape, *made), found, made[0])
                 return None
             bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
         again = replace(candidate, rung=Rung.LIMITED, bound_ns=bound)
@@ -64,13 +64,15 @@ class Pipelines:
         arriving = self._arriving_bytes(encoded, shape)
         sent = 2 * shape.microbatches * transfer_ns(arriving, pricing)
         loose = replace(encoded, problem=apart(encoded.problem))  # costs no more, and is much smaller
-        none, one = Model(holding(loose, 0).problem), Model(loose.problem)
-        groups = []
+        lean = holding(loose, 0).problem
+        none, one = Model(lean), Model(loose.problem)
+        groups, (before, behind) = [], self._outside(encoded, lean.root, shape)
         for own in _parts(places):
             ends = 1 if own[0] == 0 or own[-1] == places - 1 else 2  # that others are sent to and received from
             groups.append(Places(
                 model=between(none, one, max(1, int(shape.live(own[-1])))), count=len(own), sent_ns=ends * sent,
                 memory_bytes=standing.limits.memory_bytes - ends * shape.microbatches * arriving,
+                own=before if own[0] == 0 else behind if own[-1] == places - 1 else (),
             ))  # fmt: skip
         return places * staged_bound_ns(groups, standing.bounds.price)
 
@@ -96,6 +98,22 @@ class Pipelines:
         ]  # fmt: skip
         return min([*entering, *(sum(least[value.name] for value in call.results) for call in encoded.calls)])
 
+    def _outside(self, encoded: Encoded, root: Segment, shape: Shape) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
+        """Tables of what runs before the first call, and of what runs behind the last one.
+
+        None where stages may begin elsewhere.
+        """
+        graph = self.standing.bounds.model.graph
+        if layers(self.standing.bounds.model) < shape.stages:
+            return (), ()
+        calls = [at for at, node in enumerate(graph.nodes) if node.target == "call"]
+        decided = places_of(graph, encoded.variables[graph.name])
+        last = [max(decided[variable] for variable in table.variables) for table in root.tables]
+        return (
+            tuple(table for table, at in zip(root.tables, last, strict=True) if 0 <= at < calls[0]),
+            tuple(table for table, at in zip(root.tables, last, strict=True) if at > calls[-1]),
+        )
+
     def settle(self, candidate: Candidate, shape: Shape) -> bool:
         """As ``_settle``. What nobody asked for and cannot be cut is left out. Raises UnsupportedError otherwise."""
         standing, objective_ns = self.standing, None
@@ -109,60 +127,57 @@ class Pipelines:
         return objective_ns is not None
 
     def _settle(self, candidate: Candidate, shape: Shape) -> int | None:
-        """Place the model for one stage's devices within the memory of all stages, then cut it; the time of that.
-
-        Every call is taken to hold as many microbatches as the first stage does. A cut that does not fit asks for a
-        leaner placement.
+        """The time of the best plan found: placed as if every call held as many microbatches as the first stage does,
+        then, if that leaves something to be gained, as if it held what stages hold on average.
         """
         standing = self.standing
         made = self.begun.pop(candidate, None) or standing.bounds.encode(candidate, shape.schedule)
         if made is None:
             return None
-        one, pricing = made
-        none, encoded = holding(one, 0), holding(one, shape.most_live)
-        model, budget = standing.bounds.model_for(shape.schedule), standing.limits.memory_bytes * shape.places
-        pins = [constraint for constraint in model.settings.constraints if constraint.kind == "stage"]
+        cutting = Cutting(standing, candidate, shape, *made)
+        found: list[int] = []
+        for live in dict.fromkeys((shape.most_live, shape.mean_live) if cutting.by_calls else (shape.most_live,)):
+            if found and min(found) <= candidate.step_bound_ns * NEAR:
+                break
+            encoded = holding(made[0], live)
+            best = self._held(cutting, encoded)
+            if best is None:
+                continue
+            solution, cut = best
+            found.append(cut.objective_ns)
+            if standing.best is None or cut.objective_ns * candidate.handicap < standing.best_ns:
+                standing.take(Best(candidate, solution, encoded, made[1], cut.objective_ns, cut))
+        return min(found, default=None)
+
+    def _held(self, cutting: Cutting, encoded: Encoded) -> tuple[Solution, Arrangement] | None:
+        """A placement of ``encoded`` for one stage's devices within the memory of all stages, and how it is cut.
+
+        A cut that does not fit asks for a leaner placement.
+        """
+        standing, shape = self.standing, cutting.shape
+        budget = standing.limits.memory_bytes * shape.places
         for _ in range(LEANER):
             solution = standing.solved(standing.solver(encoded, budget), int(not standing.limits.quick))
             if not solution.found or solution.bytes > budget:
-                self._near(candidate, shape, solution, (encoded, pricing))
+                self._near(cutting, solution, encoded)
                 return None
-            solution = uniform(encoded.problem, solution, budget)
-            _, program = settled(standing.bounds, (encoded, pricing), candidate, solution)
-            units = units_of(model, program, solution, none, one, anywhere=layers(model) < shape.stages)
-            cut = arrange(units, shape, pricing, standing.limits.memory_bytes, pins)
-            if cut is None and pins and arrange(units, shape, pricing, standing.limits.memory_bytes) is not None:
-                texts = " and ".join(map(str, pins))
-                raise InfeasibleError(
-                    f"{texts}: no cut into {shape.stages} stages has every part where it is to be; parts follow each "
-                    "other as the model runs them",
-                    details={"conflict": list(map(str, pins))},
-                )
-            if cut is not None:
-                copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
-                cut = replace(cut, bytes=tuple(a + b for a, b in zip(cut.bytes, copies, strict=True)))
+            solution, units, cut = cutting.placed(uniform(encoded.problem, solution, budget), encoded)
             if cut is not None and max(cut.bytes) <= standing.limits.memory_bytes:
-                if standing.best is None or cut.objective_ns * candidate.handicap < standing.best_ns:
-                    standing.take(Best(candidate, solution, encoded, pricing, cut.objective_ns, cut))
-                return cut.objective_ns
+                return solution, cut
             if len(units) < shape.stages:
                 standing.bounds.refused = UnsupportedError(
                     f"{shape.stages} pipeline stages, but the model has only {len(units)} parts to cut it into"
                 )
                 return None
-            self._near(candidate, shape, solution, (encoded, pricing))
+            self._near(cutting, solution, encoded)
             budget = int(min(budget, solution.bytes) * 0.93)
         return None
 
-    def _near(
-        self, candidate: Candidate, shape: Shape, solution: Solution, encoded: tuple[Encoded, Pricing]
-    ) -> None:
-        share = -(-solution.bytes // shape.places)
-        self.standing.near(Closest(candidate, solution, *encoded, share), solution.least_bytes // shape.places)
-
-    def _state_bytes(self, parameter: Parameter) -> int:
-        local, bounds = parameter.layout.local_shape(parameter.type.shape), self.standing.bounds
-        return optimizer_state_bytes(bounds.model.settings.optimizer, local, parameter.type.dtype, bounds.profile)
+    def _near(self, cutting: Cutting, solution: Solution, encoded: Encoded) -> None:
+        places = cutting.shape.places
+        share = -(-solution.bytes // places)
+        closest = Closest(cutting.candidate, solution, encoded, cutting.pricing, share)
+        self.standing.near(closest, solution.least_bytes // places)
 
 
 def _parts(places: int) -> list[range]:

@@ -63,6 +63,11 @@ class Shape:
         """Microbatches that the first place holds, the most of all."""
         return math.ceil(self.live(0))
 
+    @property
+    def mean_live(self) -> int:
+        """That stages hold on average."""
+        return math.ceil(sum(map(self.live, range(self.stages))) / self.stages)
+
 
 def shapes(
     schedule: str | None, places: int, counts: Sequence[int], *, strict: bool, equal: bool = False

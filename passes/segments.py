@@ -102,7 +102,7 @@ class SegmentBuilder:
         """Two variables stand for the same layout."""
         if left == right:
             return
-        self._forbid(left, right, np.array([[a == b for b in right_layouts] for a in left_layouts]))
+        self._forbid(left, right, _equal(left_layouts, right_layouts))
 
     def edge(
         self, value: str, fact: Fact, producer: int, have: Sequence[Layout], consumers: Sequence[Consumer],
@@ -145,7 +145,7 @@ class SegmentBuilder:
         if FEWER * len(distinct) > len(consumer.needs):
             return consumer.variable, consumer.needs
         need = self.variable("need", value, distinct)
-        self._forbid(need, consumer.variable, np.array([[a == b for b in consumer.needs] for a in distinct]))
+        self._forbid(need, consumer.variable, _equal(distinct, consumer.needs))
         return need, distinct
 
     def _forbid(self, left: int, right: int, allowed: npt.NDArray[np.bool_]) -> None:
@@ -174,3 +174,11 @@ class SegmentBuilder:
             variables=(producer, variable, self.mode), sync_ns=time, hide_ns=hide, bytes=held, transient_bytes=dropped,
             saved_bytes=per_microbatch,
         ))  # fmt: skip
+
+
+def _equal(left: Sequence[Layout], right: Sequence[Layout]) -> npt.NDArray[np.bool_]:
+    """Which are the same, [left, right]."""
+    numbers: dict[Layout, int] = {}
+    one, other = (np.array([numbers.setdefault(each, len(numbers)) for each in known]) for known in (left, right))
+    same: npt.NDArray[np.bool_] = one[:, None] == other[None, :]
+    return same

@@ -57,7 +57,7 @@ def units_of(
     kept = {value.name for node in graph.nodes for value in node.results}
     root = _at_nodes_of(kept, model.graph, _root_costs(model, solution, lean, full))
     calls = {
-        node.results[0].name: [_call_cost(lean, full, index, values) for _, values in runs]
+        node.results[0].name: [call_cost(lean, full, index, values) for _, values in runs]
         for index, (node, runs) in enumerate(zip(lean.calls, solution.calls, strict=True))
     }
     found: list[tuple[Mark, Cost, int, bool]] = []
@@ -130,7 +130,8 @@ def _entering(graph: Graph) -> list[tuple[int, int]]:
     return found
 
 
-def _call_cost(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...]) -> Cost:
+def call_cost(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...]) -> Cost:
+    """Of one call of a chain with these values."""
     segment = lean.problem.chains[chain].segment
     at = range(len(segment.tables))
     sync, hide, cover = (_sum(segment, name, at, values) for name in ("sync_ns", "hide_ns", "cover_ns"))
@@ -145,7 +146,7 @@ def _call_cost(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...]
 def _root_costs(model: Model, solution: Solution, lean: Encoded, full: Encoded) -> dict[str, Cost]:
     """By the first result of each node of the main graph. Exposed traffic is spread over those who cause it."""
     graph, segment, values = model.graph, lean.problem.root, solution.root
-    places = _places(graph, lean.variables[graph.name])
+    places = places_of(graph, lean.variables[graph.name])
     tables: dict[int, list[int]] = {}
     for number, table in enumerate(segment.tables):
         tables.setdefault(max(places[variable] for variable in table.variables), []).append(number)
@@ -176,7 +177,7 @@ def _at_nodes_of(kept: AbstractSet[str], graph: Graph, costs: Mapping[str, Cost]
     return found
 
 
-def _places(graph: Graph, variables: Sequence[Variable]) -> list[int]:
+def places_of(graph: Graph, variables: Sequence[Variable]) -> list[int]:
     """The node at which each variable is decided: a source and its hub at their first consumer."""
     at = {value.name: index for index, node in enumerate(graph.nodes) for value in node.results}
     first: dict[str, int] = {}

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from autopar import errors
-from benchmarks import gpu, published, runtime, search
+from benchmarks import gpu, published, recipes, runtime, search
 from benchmarks.paired import estimate
 
 ROOT = Path(__file__).parents[1]
@@ -75,6 +76,7 @@ def test_the_benchmark_of_the_runtime_runs(tmp_path: Path) -> None:
     assert all(each["ratio"]["low"] <= each["ratio"]["median"] <= each["ratio"]["high"] for each in found["cases"])
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_the_search_takes_models_by_name_and_from_a_folder(tmp_path: Path) -> None:
     """Each in a process of its own; what is refused is told with its error, and counts unless it does not fit."""
     small = search.Case(model="zoo:gpt2", cluster="1x2xH100-SXM", batch=4, length=32, layers=2)
@@ -89,6 +91,18 @@ def test_the_benchmark_of_the_search_takes_models_by_name_and_from_a_folder(tmp_
     assert "bf16" in refused["error"]["message"] and len(list(search.broken(refused))) == 1
     too_large = {"case": "x", "error": {"code": search.INFEASIBLE, "message": "not enough"}}
     assert errors.InfeasibleError.__name__ == search.INFEASIBLE and list(search.broken(too_large)) == []
+
+
+def test_a_plan_that_a_recipe_beats_is_told_and_a_difference_without_a_cause() -> None:
+    row: dict[str, Any] = {
+        "model": "a", "cluster": "b", "objective_s": 1.0, "simulated_s": 1.1, "unexplained_s": 0.05,
+        "recipes": {"zero3": {"objective_s": 1.0, "simulated_s": 1.0}, "gpipe": {"why": "too large"}},
+    }  # fmt: skip
+    assert recipes.best_recipe(row) == ("zero3", 1.0)
+    slower, uncounted = recipes.broken(row)
+    assert "zero3 1 s" in slower and "0.05 s of a difference of 0.1 s" in uncounted
+    good = {**row, "unexplained_s": 0.0005, "recipes": {"gpipe": {"why": "too large"}}}
+    assert list(recipes.broken(good)) == [] and "no recipe fits" in recipes.line(good)
 
 
 def test_a_prediction_is_told_apart_from_what_was_published() -> None:

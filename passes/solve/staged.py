@@ -10,6 +10,12 @@ where bytes_s differ by what a place holds of each microbatch in flight. An inst
 the root may stand anywhere, so there each entry of a table takes its own minimum. Weights are such that a block
 costs the same everywhere, which makes the bound tight where blocks are all there is. Places that hold less have no
 higher price; all such prices of a short list are tried.
+
+Calls are not divided: of those that cost c_s(λ) or more at place s, besides what stands there, it takes at most
+
+    K_s(T)  =  min over λ of  floor((T - sent_s - own_s(λ) + λ · memory_s) / c_s(λ))
+
+so T is also at least the least at which all places together take as many calls as there are.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import FloatArray
+from autopar.passes.problem import FORBIDDEN, FloatArray, Table
 from autopar.passes.solve.chain import power
 from autopar.passes.solve.eliminate import Prices
 from autopar.passes.solve.model import Model
@@ -28,16 +34,18 @@ from autopar.passes.solve.plan import BYTES, SYNC
 
 EXPOSED = (0.0, 1.0)  # multipliers of hideable traffic that are tried
 SHARES = (1.0, 0.2, 0.0)  # of the price that is given, which are tried
+PRECISE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Places:
-    """So many places alike. ``memory_bytes``, ``sent_ns``: of each."""
+    """So many places alike. ``memory_bytes``, ``sent_ns``: of each. ``own``: tables of the root that stand there."""
 
     model: Model
     count: int
     memory_bytes: int
     sent_ns: int
+    own: tuple[Table, ...] = ()
 
 
 def staged_bound_ns(places: Sequence[Places], price: float) -> int:
@@ -59,7 +67,45 @@ def staged_bound_ns(places: Sequence[Places], price: float) -> int:
         own = [[row[s][p] for s, p in enumerate(chosen)] for row in tables]
         costs = [roots[s][p] for s, p in enumerate(chosen)]
         best = max(best, _bound(places, own, costs, [prices[p] for p in chosen]))
-    return int(best * (1 - 1e-9))
+    least = [
+        [min(float(row[s][p].min()) for row in tables) for p in range(len(prices))] for s in range(len(places))
+    ]
+    return int(max(best, _undivided(places, least, prices)) * (1 - 1e-9))
+
+
+def _undivided(places: Sequence[Places], least: Sequence[Sequence[float]], prices: Sequence[float]) -> float:
+    """Least T at which the places take all calls. ``least``: of a call by place and price."""
+    calls = sum(places[0].model.counts[1:])
+    lines = [
+        [
+            (cost, at.sent_ns + _own_ns(at, price) - price * at.memory_bytes)
+            for cost, price in zip(row, prices, strict=True)
+        ]
+        for at, row in zip(places, least, strict=True)
+    ]
+    if any(not 0 < cost < FORBIDDEN for row in lines for cost, _ in row):
+        return 0.0
+
+    def taken(most: float) -> int:
+        return sum(
+            at.count * max(0, min(int((most - base) // cost) for cost, base in row))
+            for at, row in zip(places, lines, strict=True)
+        )
+
+    low, high = 0.0, max(calls * cost + max(0.0, base) for row in lines for cost, base in row)
+    while high - low > PRECISE * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if taken(middle) >= calls else (middle, high)
+    return low
+
+
+def _own_ns(at: Places, price: float) -> float:
+    """What stands at a place anyway, each table by itself."""
+    total = 0.0
+    for table in at.own:
+        cost = table.sync_ns if table.bytes is None else table.sync_ns + price * table.bytes
+        total += float(np.min(cost, where=table.sync_ns < FORBIDDEN, initial=FORBIDDEN))
+    return total if total < FORBIDDEN else 0.0
 
 
 def _bound(

@@ -109,6 +109,7 @@ def train(case: Case) -> dict[str, Any]:
         "stages": [stage.mark for stage in model.plan.stages], "schedule": model.plan.schedule,
         "microbatches": model.plan.num_microbatches,
         "names": [name for name, _ in model.named_parameters()], "zero": dict(model.plan.zero),
+        "recompute": dict(model.plan.recompute),
     }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ FAMILIES = ("gpt2", "llama", "t5", "vit")
 QUICK = [
     *(Case(family=family, mesh={"pp": 2}) for family in FAMILIES),
     *(Case(family="llama", mesh={"pp": 2}, options={"schedule": s}) for s in ("gpipe", "interleaved", "zero_bubble")),
+    Case(family="deep gpt2", mesh={"pp": 2}, options={"memory_budget": 1_590_000}),  # the first stage recomputes
 ]
 FOUR = [
     Case(family="gpt2", mesh=PP2DP2), Case(family="t5", mesh=PP2TP2), Case(family="llama", mesh=PP4),
@@ -74,7 +75,9 @@ def test_training_is_that_of_one_device(launch: str, case: Case) -> None:
     assert all(found["stages"] == ranks[0]["stages"] for found in ranks)
     assert ranks[0]["microbatches"] == 4
     assert ranks[0]["schedule"] == case.options.get("schedule", "1f1b" if "pp" in case.mesh else None)
-    if case.family.startswith("deep"):
+    if "memory_budget" in case.options:
+        assert {"none", "full"} <= set(list(ranks[0]["recompute"].values())[1:])
+    elif case.family.startswith("deep"):
         assert all("/" in mark for mark in ranks[0]["stages"])  # between layers
     if "zero" in case.options:
         assert set(ranks[0]["zero"].values()) == {case.options["zero"]}
@@ -84,7 +87,7 @@ def test_training_is_that_of_one_device(launch: str, case: Case) -> None:
 def test_a_rank_holds_the_parameters_of_its_stages_alone(case: Case) -> None:
     at = QUICK.index(case)
     held = [set(found[at]["names"]) for found in launched("two")]
-    tied = {"gpt2": 1, "t5": 3}.get(case.family, 0)  # embedding and head, relative positions of encoder and decoder
+    tied = {"gpt2": 1, "deep gpt2": 1, "t5": 3}.get(case.family, 0)  # embedding and head, relative positions of encoder and decoder
     assert len(held[0] & held[1]) <= tied
     assert held[0] - held[1] and held[1] - held[0]
 

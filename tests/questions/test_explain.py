@@ -71,6 +71,7 @@ def test_a_way_that_is_impossible_says_why(split_plan):
     assert all(choice.why for choice in refused)
 
 
+@pytest.mark.slow
 def test_no_mesh_is_better_than_its_bound_says():
     plan = planned()
     tried = meshes(plan)

@@ -119,7 +119,7 @@ def check_instance(seed: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("first", [0])
 def test_the_bound_holds_and_what_is_proven_is_best(first: int, tmp_path: Path) -> None:
-    for seed in range(first, first + 12):
+    for seed in range(first, first + 6):
         check_instance(seed, tmp_path)
 
 

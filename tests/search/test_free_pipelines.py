@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autopar
 from autopar.errors import UnsupportedError
-from autopar.passes import piped
+from autopar.passes import cutting
 
 
 class Wide(nn.Module):
@@ -54,7 +54,7 @@ def test_what_cannot_be_cut_is_left_out_unless_it_was_asked_for(
     def refuse(*_: object) -> None:
         raise UnsupportedError("a buffer changes in one stage and is read in another")
 
-    monkeypatch.setattr(piped, "copies_bytes", refuse)
+    monkeypatch.setattr(cutting, "copies_bytes", refuse)
     assert "pp" not in planned(tmp_path).mesh or planned(tmp_path).mesh["pp"] == 1
     with pytest.raises(UnsupportedError, match="a buffer changes"):
         planned(tmp_path, mesh={"pp": 2})

@@ -35,6 +35,7 @@ def listed(error: InfeasibleError, what: str) -> list[str]:
     return [str(item) for item in found]
 
 
+@pytest.mark.slow
 def test_pins_that_are_to_blame_are_named_and_dropping_them_works() -> None:
     """Two pins ask for too much memory together; the third has nothing to do with it."""
     pins: dict[str, Any] = {"zero": 0, "num_microbatches": 1, "recompute": "full"}

@@ -107,7 +107,7 @@ def test_upper_bound_is_reported_dominated_only_when_nothing_is_below_it(
 def test_states_of_what_is_shared_may_be_solved_one_by_one(effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autopar.passes.solve.split, "WIDE_ENTRIES", 0)
     shared = 0
-    for seed in range(5000, 5120):
+    for seed in range(5000, 5040):
         problem = random_problem(seed)
         found = outcomes(problem)
         shared += any(chain.shared for chain in problem.chains)
@@ -115,4 +115,4 @@ def test_states_of_what_is_shared_may_be_solved_one_by_one(effort: int, monkeypa
             answer = solve(problem, memory_bytes=memory, effort=effort)
             check_one(problem, found, memory, answer)
             assert effort < 3 or answer.status in ("optimal", "infeasible")
-    assert shared > 20
+    assert shared > 6

@@ -1,0 +1,103 @@
+"""How a placement of a pipeline's model is cut into stages, and what each place then recomputes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autopar.cost_model import optimizer_state_bytes
+from autopar.ir.constraints import Constraint
+from autopar.ir.errors import InfeasibleError
+from autopar.ir.program import Parameter
+from autopar.passes.build import Encoded, Model
+from autopar.passes.extents import layers
+from autopar.passes.live import holding
+from autopar.passes.outer import Candidate
+from autopar.passes.pipelining import Arrangement, Shape, Unit, arrange
+from autopar.passes.placewise import by_place, remeasured
+from autopar.passes.pricing import Pricing
+from autopar.passes.settled import settled
+from autopar.passes.solve import Solution
+from autopar.passes.stage_account import copies_bytes
+from autopar.passes.standing import Standing
+from autopar.passes.units import units_of
+
+TRIES = 2  # what places hold copies of is known when they are cut
+
+
+@dataclass(frozen=True, eq=False)
+class Cutting:
+    """Cuts placements of one candidate. ``one``: its problem, holding one microbatch."""
+
+    standing: Standing
+    candidate: Candidate
+    shape: Shape
+    one: Encoded
+    pricing: Pricing
+
+    @cached_property
+    def model(self) -> Model:
+        return self.standing.bounds.model_for(self.shape.schedule)
+
+    @property
+    def by_calls(self) -> bool:
+        """Whether stages begin at calls of blocks, one stage at each place."""
+        return self.shape.loops == 1 and layers(self.model) >= self.shape.stages
+
+    @cached_property
+    def none(self) -> Encoded:
+        return holding(self.one, 0)
+
+    @property
+    def pins(self) -> tuple[Constraint, ...]:
+        return tuple(constraint for constraint in self.model.settings.constraints if constraint.kind == "stage")
+
+    def placed(
+        self, solution: Solution, encoded: Encoded
+    ) -> tuple[Solution, tuple[Unit, ...], Arrangement | None]:
+        """The fastest cut of a solution of ``encoded``, or of what it becomes where each place recomputes what it must.
+
+        Raises InfeasibleError naming stage constraints where only these leave none.
+        """
+        limit = self.standing.limits.memory_bytes
+        units, cut, copies = self.cut(solution, encoded)
+        best, fits = solution, cut is not None and max(cut.bytes) <= limit
+        for _ in range(TRIES if self.by_calls else 0):
+            rooms = [limit - size for size in copies]
+            again = by_place(self.none, self.one, solution, units, self.shape, self.pricing, rooms)
+            if again is None:
+                break
+            _, other, found = self.cut(again, encoded)
+            if other is not None and max(other.bytes) <= limit:
+                if cut is None or not fits or other.objective_ns < cut.objective_ns:
+                    best, cut, fits = remeasured(encoded.problem, again), other, True
+                break
+            if other is None or found == copies:
+                break
+            copies = found
+        return best, units, cut
+
+    def cut(
+        self, solution: Solution, encoded: Encoded
+    ) -> tuple[tuple[Unit, ...], Arrangement | None, tuple[int, ...]]:
+        """What a solution may be cut into, its fastest cut, and bytes of what each place has a copy of."""
+        limit, shape, pins = self.standing.limits.memory_bytes, self.shape, self.pins
+        _, program = settled(self.standing.bounds, (encoded, self.pricing), self.candidate, solution)
+        anywhere = layers(self.model) < shape.stages
+        units = units_of(self.model, program, solution, self.none, self.one, anywhere=anywhere)
+        cut = arrange(units, shape, self.pricing, limit, pins)
+        if cut is None and pins and arrange(units, shape, self.pricing, limit) is not None:
+            texts = " and ".join(map(str, pins))
+            raise InfeasibleError(
+                f"{texts}: no cut into {shape.stages} stages has every part where it is to be; parts follow each "
+                "other as the model runs them",
+                details={"conflict": list(map(str, pins))},
+            )
+        if cut is None:
+            return units, None, (0,) * shape.places
+        copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
+        return units, replace(cut, bytes=tuple(a + b for a, b in zip(cut.bytes, copies, strict=True))), copies
+
+    def _state_bytes(self, parameter: Parameter) -> int:
+        local, bounds = parameter.layout.local_shape(parameter.type.shape), self.standing.bounds
+        return optimizer_state_bytes(bounds.model.settings.optimizer, local, parameter.type.dtype, bounds.profile)

@@ -1,0 +1,213 @@
+"""Recomputation by place: a pipeline's first place holds most microbatches in flight, its last place one.
+
+A solution takes every call of a block to hold as many microbatches as the places do on average. Here each call keeps
+its placements and takes, of its block's modes with the same ZeRO, what its own place has memory for; places that
+recompute less take more calls. The slowest place is made as fast as this can make it:
+
+    T is enough  if  each place in turn, taking as many calls as it can run within T and its memory, leaves none
+
+and the least such T is found by bisection.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from autopar.ir.errors import IRError
+from autopar.passes.build import Encoded
+from autopar.passes.candidate import Mode
+from autopar.passes.pipelining import Shape, Unit, transfer_ns
+from autopar.passes.pricing import Pricing
+from autopar.passes.problem import Problem
+from autopar.passes.solve import Solution
+from autopar.passes.solve.check import measure_assignment, measure_instance
+from autopar.passes.units import Cost, call_cost
+
+PRECISE = 1e-4  # of the slowest place's time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A mode that a call may have, and what it then costs. ``values``: of its block's variables."""
+
+    values: tuple[int, ...]
+    cost: Cost
+
+    def bytes(self, live: float) -> int:
+        return self.cost.held_bytes + round(live * self.cost.saved_bytes)
+
+
+def by_place(
+    lean: Encoded, full: Encoded, solution: Solution, units: Sequence[Unit], shape: Shape, pricing: Pricing,
+    memory_bytes: Sequence[int],
+) -> Solution | None:  # fmt: skip
+    """The solution with the modes of each call chosen anew, its numbers as before; None where that changes nothing.
+
+    ``lean``, ``full``: its problem with nothing and with one microbatch saved. ``units``: each begins with a call.
+    ``memory_bytes``: of each place.
+    """
+    runs = [(chain, values) for chain, known in enumerate(solution.calls) for n, values in known for _ in range(n)]
+    if shape.loops > 1 or len(runs) != len(units) or len(units) < shape.places:
+        return None
+    kinds = list(dict.fromkeys(runs))
+    transfers = [2 * shape.microbatches * transfer_ns(unit.entering_bytes, pricing) for unit in units]
+    places = Places(
+        units, [kinds.index(one) for one in runs], [tuple(_options(lean, full, *one)) for one in kinds],
+        [call_cost(lean, full, *one) for one in kinds], shape, transfers, memory_bytes,
+    )  # fmt: skip
+    ends = places.cut()
+    if ends is None:
+        return None
+    spans = enumerate(itertools.pairwise([0, *ends]))
+    chosen = [values for place, span in spans for values in places.values(place, *span)]
+    if chosen == [values for _, values in runs]:
+        return None
+    left, calls = iter(chosen), []
+    for known in solution.calls:
+        own = list(itertools.islice(left, sum(repeat for repeat, _ in known)))
+        calls.append(tuple((len(list(same)), values) for values, same in itertools.groupby(own)))
+    return replace(solution, calls=tuple(calls))
+
+
+def remeasured(problem: Problem, solution: Solution) -> Solution:
+    """The solution with the numbers of its own assignment."""
+    totals = measure_assignment(problem, solution.root, solution.calls)
+    return replace(
+        solution, objective_ns=totals.objective_ns, bytes=totals.bytes, transient_bytes=totals.transient_bytes
+    )
+
+
+def _options(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...]) -> Iterator[Option]:
+    """The call's modes with the ZeRO that it has; variable 0 is the mode."""
+    segment = lean.problem.chains[chain].segment
+    modes = lean.variables[segment.name][0].values
+    own = modes[values[0]]
+    assert isinstance(own, Mode)
+    for index, mode in enumerate(modes):
+        if not isinstance(mode, Mode) or (mode.zero, mode.inside) != (own.zero, own.inside):
+            continue
+        changed = (index, *values[1:])
+        try:
+            measure_instance(segment, changed)
+        except IRError:
+            continue  # what is kept in this mode is not to be had
+        yield Option(values=changed, cost=call_cost(lean, full, chain, changed))
+
+
+def _ladder(options: Sequence[Option], live: float) -> list[Option]:
+    """From the option that holds least to faster ones, those first that save most time for a byte."""
+    found = [min(options, key=lambda one: (one.bytes(live), one.cost.time_ns))]
+    while faster := [one for one in options if one.cost.time_ns < found[-1].cost.time_ns]:
+        low = found[-1]
+        found.append(max(faster, key=lambda one: _worth(low, one, live)))
+    return found
+
+
+def _worth(low: Option, high: Option, live: float) -> float:
+    """Time saved by a byte."""
+    return (low.cost.time_ns - high.cost.time_ns) / max(1, high.bytes(live) - low.bytes(live))
+
+
+class Places:
+    """``kinds[i]``: of which kind unit i's call is; by kind its ``options`` and what it costs as it is (``now``)."""
+
+    def __init__(
+        self, units: Sequence[Unit], kinds: Sequence[int], options: Sequence[Sequence[Option]], now: Sequence[Cost],
+        shape: Shape, transfers: Sequence[int], memory_bytes: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.units, self.kinds, self.shape, self.transfers = units, kinds, shape, transfers
+        self.memory_bytes = memory_bytes
+        self.ladders = [[_ladder(known, shape.live(place)) for known in options] for place in range(shape.places)]
+        self.steps = [
+            sorted(
+                (-_worth(low, high, shape.live(place)), kind, at)
+                for kind, ladder in enumerate(ladders)
+                for at, (low, high) in enumerate(itertools.pairwise(ladder))
+            )
+            for place, ladders in enumerate(self.ladders)
+        ]
+        self.counts = [[0, *itertools.accumulate(int(own == kind) for own in kinds)] for kind in range(len(options))]
+        costs = [now[kind] for kind in kinds]
+        rest = [
+            [unit.time_ns - cost.time_ns for unit, cost in zip(units, costs, strict=True)],
+            [unit.held_bytes - cost.held_bytes for unit, cost in zip(units, costs, strict=True)],
+            [unit.saved_bytes - cost.saved_bytes for unit, cost in zip(units, costs, strict=True)],
+        ]
+        self.time, self.held, self.saved = ([0, *itertools.accumulate(each)] for each in rest)
+
+    def cut(self) -> list[int] | None:
+        """Where each place ends; None where there is not memory enough."""
+        low, high = 0, sum(unit.time_ns for unit in self.units) + 2 * max(self.transfers)
+        found = self.within(high)
+        while found is not None and high - low > max(1, PRECISE * high):
+            middle = (low + high) // 2
+            ends = self.within(middle)
+            if ends is None:
+                low = middle
+            else:
+                found, high = ends, middle
+        return found
+
+    def within(self, most_ns: int) -> list[int] | None:
+        """Where each place ends that takes all it can in this time; None if something is left."""
+        ends, first, count, places = list[int](), 0, len(self.units), self.shape.places
+        for place in range(places):
+            last = count - (places - 1 - place)
+            # the last end up to which it can: fewer calls never take longer
+            low, high = first, last
+            while low < high:
+                middle = (low + high + 1) // 2
+                found = self.filled(place, first, middle)
+                low, high = (middle, high) if found is not None and found[0] <= most_ns else (low, middle - 1)
+            if low == first:
+                return None
+            ends.append(low)
+            first = low
+        return ends if first == count else None
+
+    def filled(self, place: int, first: int, after: int) -> tuple[int, dict[tuple[int, int], int]] | None:
+        """Least time of some units at a place, and how many calls of each kind take each step of their ladder.
+
+        None where they do not fit.
+        """
+        live, ladders, count = self.shape.live(place), self.ladders[place], len(self.units)
+        time = self.time[after] - self.time[first]
+        left = self.memory_bytes[place] - (self.held[after] - self.held[first])
+        left -= round(live * (self.saved[after] - self.saved[first]))
+        for border in (first, after):
+            if 0 < border < count:
+                time += self.transfers[border]
+                left -= self.shape.microbatches * self.units[border].entering_bytes
+        calls = [known[after] - known[first] for known in self.counts]
+        left -= max(
+            *(unit.transient_bytes for unit in self.units[first:after]),
+            *(ladder[0].cost.transient_bytes for ladder, number in zip(ladders, calls, strict=True) if number),
+        )
+        for ladder, number in zip(ladders, calls, strict=True):
+            time += number * ladder[0].cost.time_ns
+            left -= number * ladder[0].bytes(live)
+        if left < 0:
+            return None
+        taken: dict[tuple[int, int], int] = {}
+        for _, kind, at in self.steps[place]:
+            low, high = ladders[kind][at : at + 2]
+            more = high.bytes(live) - low.bytes(live)
+            able = taken.get((kind, at - 1), 0) if at else calls[kind]
+            taken[kind, at] = able if more <= 0 else min(able, left // more)
+            time -= taken[kind, at] * (low.cost.time_ns - high.cost.time_ns)
+            left -= taken[kind, at] * more
+        return time, taken
+
+    def values(self, place: int, first: int, after: int) -> Iterator[tuple[int, ...]]:
+        """Of each call, those that hold least first."""
+        found = self.filled(place, first, after)
+        assert found is not None
+        queues = {}
+        for kind, ladder in enumerate(self.ladders[place]):
+            calls = self.counts[kind][after] - self.counts[kind][first]
+            up = [calls, *(found[1][kind, at] for at in range(len(ladder) - 1)), 0]
+            queues[kind] = [ladder[at].values for at in range(len(ladder)) for _ in range(up[at] - up[at + 1])]
+        for at in range(first, after):
+            yield queues[self.kinds[at]].pop(0)
