@@ -76,7 +76,7 @@ class Router(nn.Module):
 
     def forward(self, hidden: Tensor) -> Routed:
         """Of tokens [batch, length, hidden_size]."""
-        wide = torch.promote_types(hidden.dtype, torch.float32)
+        wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         tokens = hidden.to(wide)
         if self.training and self.jitter:
             tokens = tokens * (1 - self.jitter + 2 * self.jitter * torch.rand_like(tokens))
