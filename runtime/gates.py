@@ -41,18 +41,27 @@ def gated(gate: Gate, x: Tensor) -> Tensor:
 
 def gate_backward(gate: Gate, x: Tensor, grad: Tensor) -> Tensor:
     """The gradient of ``x``, of that of ``gated(gate, x)``."""
-    back = BACKWARD[gate.activation]
+    return gated_and_backward(gate, x)[1](grad)
+
+
+def gated_and_backward(gate: Gate, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """``gated(gate, x)``, and what makes the gradient of ``x`` of its gradient: both need the activation."""
+    forward, back = FORWARD[gate.activation], BACKWARD[gate.activation]
     if not gate.glu:
-        return back(grad, x)
+        return forward(x), lambda grad: back(grad, x)
     g, u = gate.limited(x)
     scaled = gate.alpha * g if gate.alpha != 1 else g
-    act = FORWARD[gate.activation](scaled) / gate.alpha if gate.alpha != 1 else FORWARD[gate.activation](g)
-    of_g, of_u = back(grad * u, scaled), grad * act
-    raw_g, raw_u = gate.parts(x)
-    if gate.limit is not None:
-        of_g = torch.where(raw_g <= gate.limit, of_g, 0)
-        of_u = torch.where(raw_u.abs() <= gate.limit, of_u, 0)
-    result = torch.empty_like(x)
-    for into, value in zip(gate.parts(result), (of_g, of_u), strict=True):
-        into.copy_(value)
-    return result
+    act = forward(scaled) / gate.alpha if gate.alpha != 1 else forward(g)
+
+    def backward(grad: Tensor) -> Tensor:
+        result = torch.empty_like(x)
+        into_g, into_u = gate.parts(result)
+        into_g.copy_(back(grad * u, scaled))
+        torch.mul(grad, act, out=into_u)
+        if gate.limit is not None:
+            raw_g, raw_u = gate.parts(x)
+            into_g.masked_fill_(raw_g > gate.limit, 0)
+            into_u.masked_fill_(raw_u.abs() > gate.limit, 0)
+        return result
+
+    return act * u, backward
