@@ -80,6 +80,7 @@ class Row:
         an element of the result.
     crossed: an operand is kept for the gradient of another one, and only where that is wanted: products.
     work_bytes: memory traffic of the forward pass for each element of the result, beside operands and results.
+    moved: numbers read and written besides, forward; inner: those of them that autograd keeps; in words as flops.
     op_class: class of the efficiency curve; ``view`` costs nothing.
     uneven: factors of classes that may be cut into padded parts (``Layout.padded``): zeros, or what this
     operation makes of them, beyond the end do no harm here, in forward or backward; ``RESULT``: all that
@@ -94,6 +95,8 @@ class Row:
     saves: tuple[int | str, ...] = ()
     crossed: bool = False
     work_bytes: int = 0
+    moved: str = ""
+    inner: str = ""
     op_class: str = "pointwise"
     reduce: str = "sum"
     contiguous: tuple[str, ...] = ()
@@ -159,21 +162,28 @@ def partial_sets(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def count_flops(columns: str, sizes: Mapping[str, int]) -> int:
-    """What ``Row.flops`` says for factors of these sizes: words multiply, ``b*`` is every factor that starts with b."""
-    words = columns.split()
-    if not words:
-        return 0
-    total = 1
+    """What ``Row.flops`` says for factors of these sizes.
+
+    Words multiply, ``b*`` is every factor that starts with b, ``/b`` divides by b; parts between ``+`` add up.
+    """
+    return sum(_product(part.split(), sizes) for part in columns.split("+")) if columns else 0
+
+
+def _product(words: Sequence[str], sizes: Mapping[str, int]) -> int:
+    total, share = 1, 1
     for word in words:
         if word.isdigit():
             total *= int(word)
+            continue
+        if word.startswith("/"):
+            share *= sizes[word[1:]]
             continue
         prefix = word.startswith("*") or word.endswith("*")
         stem = word.rstrip("*")
         total *= math.prod(
             size for factor, size in sizes.items() if factor == word or (prefix and factor.startswith(stem))
         )
-    return total
+    return total // share
 
 
 @dataclass

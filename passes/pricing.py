@@ -109,7 +109,8 @@ class Pricing:
             if layout is not None and kind is not None
         ]
         drawn = local_numel(strategy.results[0], shapes.results[0]) if entry.work_bytes else 0
-        return work(node.target, entry, flops, tensors, drawn, shapes.grads)
+        beside = local_flops(entry.moved, rule, strategy.choices, self.mesh)
+        return work(node.target, entry, flops, tensors, drawn, shapes.grads, beside)
 
     def op_ns(self, cost: OpCost | None) -> int:
         """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""

@@ -78,11 +78,14 @@ class SegmentBuilder:
 
     def node(
         self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray,
-        *, expensive: bool,
+        inner: IntArray, *, expensive: bool,
     ) -> None:  # fmt: skip
-        """What a node's strategies cost: [strategy] arrays. What selective recomputation keeps is in its edges."""
+        """What a node's strategies cost: [strategy] arrays.
+
+        What selective recomputation keeps is in its edges, but for what is ``inner`` to an operation.
+        """
         time = self.passes_ns(forward, backward, self.dear if expensive else self.cheap)
-        held, dropped = self.by_mode(saved)
+        held, dropped = self.by_mode(saved, inner if expensive and inner.any() else None)
         if expensive:
             dropped = np.where(self.selective, 0, dropped)
         self.tables.append(Table(

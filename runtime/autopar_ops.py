@@ -1,8 +1,8 @@
 """The operations of our own: plain differentiable functions of local tensors.
 
 ``start`` is the global index of the first element that this device holds, already summed over the mesh
-axes; ``dtype`` is the element type of the result as the IR declares it. Cross-entropy has a file of its
-own, ``cross_entropy.py``.
+axes; ``dtype`` is the element type of the result as the IR declares it. Cross-entropy and experts have files of their
+own, ``cross_entropy.py`` and ``experts.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autopar.runtime import cross_entropy as losses
+from autopar.runtime.experts import expert_bias, experts
 
 
 def embedding_shard(weight: Tensor, ids: Tensor, *, start: int = 0, padding_idx: int | None = None) -> Tensor:
@@ -72,4 +73,6 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "pick": pick,
     "detach": detach,
     "assign": assign,
+    "experts": experts,
+    "expert_bias": expert_bias,
 }

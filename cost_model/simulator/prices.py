@@ -93,8 +93,9 @@ def op_costs(
         return None, None
     given = [None if value is None else local_shape(value) for value in operands]
     made = [local_shape(value) for value in node.results]
-    flops = count_flops(entry.flops, node_rule(node, given, made, given=entry).sizes) if entry.flops else 0
+    sizes = node_rule(node, given, made, given=entry).sizes if entry.flops else {}
     tensors = [
         (local_shape(value), value.type.dtype) for value in (*operands, *node.results) if value is not None
     ]
-    return work(node.target, entry, flops, tensors, math.prod(made[0]), wanted)
+    flops, beside = count_flops(entry.flops, sizes), count_flops(entry.moved, sizes)
+    return work(node.target, entry, flops, tensors, math.prod(made[0]), wanted, beside)
