@@ -21,9 +21,11 @@ FAMILIES = ("gpt2", "llama", "t5", "vit")
 QUICK = [
     *(Case(family=family, mesh={"pp": 2}) for family in FAMILIES),
     *(Case(family="llama", mesh={"pp": 2}, options={"schedule": s}) for s in ("gpipe", "interleaved", "zero_bubble")),
+    Case(family="autopar.nn.MoE", mesh={"pp": 2}),  # auxiliary losses of both stages, choices dropped in each microbatch
 ]
 FOUR = [
     Case(family="gpt2", mesh=PP2DP2), Case(family="t5", mesh=PP2TP2), Case(family="llama", mesh=PP4),
+    Case(family="autopar.nn.MoE, prototypes", mesh=PP2DP2),
     Case(family="vit", mesh={"dp": 2, "tp": 2}),  # one sample a microbatch: two parameters with one gradient
 ]  # fmt: skip
 SLOW_TWO = [
