@@ -69,7 +69,7 @@ def _forward(
     """Result, what the first projection gave [rows, c I], the rows' places in the index, and where experts end."""
     order, ends = in_order(index, start, up.shape[0])
     how, (first, second) = Gate.parse(gate), (up, down) if transposed else (up.mT, down.mT)
-    if experts_fused.usable(x, up, down):
+    if experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(order, ends, index.shape[1])
         return *experts_fused.forward(x, weight, rows, first, second, up_bias, how), order, ends
     bounds = ends.tolist()
@@ -84,7 +84,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
     how, (first, second) = Gate.parse(gate), (up, down) if transposed else (up.mT, down.mT)
-    if experts_fused.usable(x, up, down):
+    if experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(order, ends, weight.shape[1])
         of_x, of_weight, *found = experts_fused.backward(
             grad, x, weight, rows, first, second, inner, how, transposed=transposed, wants=wants

@@ -1,7 +1,9 @@
-"""All experts at once, by ``torch.nn.functional.grouped_mm``: for bf16 on GPUs, where it is one kernel.
+"""All experts at once, by ``torch.nn.functional.grouped_mm``.
 
-Nothing is read back from the device, so there is a row for every choice, those of experts that are elsewhere last. What
-stands in their rows is undefined, NaN perhaps, until rows become tokens and weights again: there they are 0.
+For bf16 on GPUs, where it is one kernel; and on CPUs, where it is a loop in C++, for so few rows that one in Python
+would take longer. Nothing is read back from the device, so there is a row for every choice, those of experts that are
+elsewhere last. What stands in their rows is undefined, NaN perhaps, until rows become tokens and weights again: there
+they are 0.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ from autopar.runtime.gates import gated, gated_and_backward
 
 _ALIGNMENT = 16  # bytes; torch refuses other addresses and strides
 _LEAST_CAPABILITY = (8, 0)
+# Of what the first projection gives, for each expert: below, a turn in Python takes longer than its arithmetic.
+_FEW_BYTES = 128 * 1024
 
 
-def usable(x: Tensor, up: Tensor, down: Tensor) -> bool:
-    """Whether torch has a kernel for these."""
-    if not x.is_cuda or torch.cuda.get_device_capability(x.device) < _LEAST_CAPABILITY:
-        return False
-    return all(each.dtype == torch.bfloat16 for each in (x, up, down)) and aligned(x, up, down)
+def usable(x: Tensor, choices: int, up: Tensor, down: Tensor) -> bool:
+    """Whether this is the faster way for ``choices`` rows, and torch can do it."""
+    if x.is_cuda:
+        fast = x.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x.device) >= _LEAST_CAPABILITY
+    else:
+        few = choices * up[0].numel() // x.shape[1] * x.element_size() <= len(up) * _FEW_BYTES
+        fast = x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and few
+    return fast and x.dtype == up.dtype == down.dtype and aligned(x, up, down)
 
 
 def aligned(*operands: Tensor) -> bool:

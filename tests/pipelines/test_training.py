@@ -21,7 +21,7 @@ FAMILIES = ("gpt2", "llama", "t5", "vit")
 QUICK = [
     *(Case(family=family, mesh={"pp": 2}) for family in FAMILIES),
     *(Case(family="llama", mesh={"pp": 2}, options={"schedule": s}) for s in ("gpipe", "interleaved", "zero_bubble")),
-    Case(family="autopar.nn.MoE", mesh={"pp": 2}),  # auxiliary losses of both stages, choices dropped in each microbatch
+    Case(family="autopar.nn.MoE", mesh={"pp": 2}),  # losses of both stages, drops in each microbatch
 ]
 FOUR = [
     Case(family="gpt2", mesh=PP2DP2), Case(family="t5", mesh=PP2TP2), Case(family="llama", mesh=PP4),
