@@ -15,8 +15,8 @@ def experts(node: Node, operands: Sequence[Shape | None], results: Sequence[Shap
     """``t !h, t !k, t !k, e (!c i) !h, e !h i, e (!c i) -> t !h``; the weights' last dims change places if transposed.
 
     The result is Partial where i or e is split: each device adds up what its columns or its experts give. Sizes
-    besides: ``products`` that a row goes through, ``all`` experts that it may have been sent to, of which the e here
-    are a part: ``among`` says so of a lowered one.
+    besides: ``products`` that a row goes through, ``all`` experts that the rows of the t here are shared out among, of
+    which the e here are a part: ``among`` says so of a lowered one.
     """
     del results
     x, index, _, up, down, *_ = operands
@@ -31,4 +31,7 @@ def experts(node: Node, operands: Sequence[Shape | None], results: Sequence[Shap
     second = (("e",), ("i",), ("h",)) if transposed else (("e",), ("h",), ("i",))
     labels = ((("t",), ("h",)), (("t",), ("k",)), (("t",), ("k",)), first, second, (("e",), inner))
     given = tuple(() if shape is None else dims for dims, shape in zip(labels, operands, strict=False))
-    return NodeRule(sizes=sizes, operands=given, results=((("t",), ("h",)),), whole=frozenset({"h", "k", "c"}))
+    return NodeRule(
+        sizes=sizes, operands=given, results=((("t",), ("h",)),), whole=frozenset({"h", "k", "c"}),
+        exchange=("t", "e"),
+    )  # fmt: skip

@@ -11,14 +11,13 @@ from autopar.ir.convert import local_numel
 from autopar.ir.graph import Graph, Node
 from autopar.ir.layout import Layout
 from autopar.ir.optable import row
-from autopar.ir.types import DTYPE_BYTES
 from autopar.passes.constrain import constrained
 from autopar.passes.conversions import Conversions
 from autopar.passes.edges import Edges
 from autopar.passes.kinds import kinds
 from autopar.passes.partials import partial_axes
 from autopar.passes.positions import Positions, flat_operands, node_key
-from autopar.passes.pricing import Pricing, local_bytes, local_flops
+from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import IntArray
 from autopar.passes.storage import Kept
 from autopar.passes.strategies import Strategy, strategies
@@ -71,8 +70,8 @@ class Ground:
         return self._layouts[id(legal)][1]
 
     def prices(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
-        """Forward and backward ns, bytes saved, bytes held in passing, and of those saved what is neither an operand
-        nor a result; [5, strategy]."""
+        """[6, strategy]: ns of computing forward and backward; bytes saved, bytes held in passing, and of those saved
+        what is neither an operand nor a result; ns of communication inside, forward and as much backward."""
         kind = self._kinds[node_key(graph, node)], id(legal)
         if kind not in self._prices:
             self._prices[kind] = legal, self._priced(graph, node, legal)
@@ -83,7 +82,7 @@ class Ground:
         operands = (None if n is None else self._model.facts[graph.name, n].type for n in flat_operands(node))
         types = (*operands, *(value.type for value in node.results))
         rule, shapes, entry = self._model.rules[key], self._model.shapes[key], row(node)
-        out = np.zeros((5, len(legal)), dtype=np.int64)
+        out = np.zeros((6, len(legal)), dtype=np.int64)
         for i, chosen in enumerate(legal):
             forward, backward = self.pricing.op_costs(node, rule, chosen, shapes, types)
             out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
@@ -92,9 +91,10 @@ class Ground:
             if "mask" in entry.saves and any(shapes.grads):
                 out[2, i] = local_numel(chosen.results[0], node.results[0].type.shape)
             if entry.inner and any(shapes.grads):
-                numbers = local_flops(entry.inner, rule, chosen.choices, self.pricing.mesh)
-                out[4, i] = numbers * DTYPE_BYTES[node.results[0].type.dtype]
+                out[4, i] = self.pricing.inner_bytes(rule, entry, chosen.choices, node.results[0].type.dtype)
                 out[2, i] += out[4, i]
+            if entry.exchanged:
+                out[5, i] = self.pricing.exchange_ns(rule, entry, chosen.choices, node.results[0].type.dtype)
             if entry.op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
                 out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
         return out

@@ -33,13 +33,9 @@ _library.define(
 
 def experts(
     x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None, *,
-    gate: str, transposed: bool = False, start: int = 0, among: int | None = None,
+    gate: str, transposed: bool = False, start: int = 0,
 ) -> Tensor:  # fmt: skip
-    """The operation, differentiable in all but the index.
-
-    ``among``: of how many experts these are a part, which is for prices.
-    """
-    del among
+    """The operation, differentiable in all but the index."""
     if torch.compiler.is_exporting():
         return _whole(x, index, weight, up, down, up_bias, gate=gate, transposed=transposed, start=start)
     result: Tensor = _computed(x, index, weight, up, down, up_bias, gate, transposed, start)

@@ -32,6 +32,10 @@ class M6MoEConfig(PretrainedConfig):
         self.num_experts, self.prototypes, self.capacity_factor = num_experts, prototypes, capacity_factor
         self.max_position_embeddings, self.tie_word_embeddings = max_position_embeddings, True
 
+    @property
+    def num_experts_per_tok(self) -> int:
+        return self.prototypes
+
 
 class M6MoEForCausalLM(nn.Module):
     """Tokens and labels to a loss, the balance losses of all layers in it. Embedding and output share their weight."""
