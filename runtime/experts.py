@@ -24,10 +24,10 @@ _library = torch.library.Library("autopar", "FRAGMENT")
 _WEIGHTS = "Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias"
 _HOW = "str gate, bool transposed=False, int start=0"
 _library.define(f"experts({_WEIGHTS}, *, {_HOW}) -> Tensor")
-_library.define(f"experts_forward({_WEIGHTS}, *, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor)")
+_library.define(f"experts_forward({_WEIGHTS}, *, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor[])")
 _library.define(
-    "experts_backward(Tensor grad, Tensor x, Tensor weight, Tensor up, Tensor down, Tensor inner, Tensor order, "
-    "Tensor ends, *, str gate, bool transposed, bool[] wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "experts_backward(Tensor grad, Tensor x, Tensor weight, Tensor up, Tensor down, Tensor order, Tensor ends, "
+    "Tensor[] inner, *, str gate, bool transposed, bool[] wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -61,39 +61,47 @@ def expert_bias(index: Tensor, weight: Tensor, bias: Tensor, *, start: int = 0) 
 def _forward(
     x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, *,
     gate: str, transposed: bool = False, start: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Result, what the first projection gave [rows, c I], the rows' places in the index, and where experts end."""
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+    """Result, the rows' places in the index, where experts end, and what the first projection gave [rows, c I], in
+    pieces."""
     order, ends = in_order(index, start, up.shape[0])
     how, (first, second) = Gate.parse(gate), (up, down) if transposed else (up.mT, down.mT)
     if experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(order, ends, index.shape[1])
-        return *experts_fused.forward(x, weight, rows, first, second, up_bias, how), order, ends
+        result, inner = experts_fused.forward(x, weight, rows, first, second, up_bias, how)
+        return result, order, ends, [inner]
     bounds = ends.tolist()
     order = order[: bounds[-1]]
     token, share = _of_rows(order, weight)
-    return *experts_loop.forward(x, token, share, bounds, first, second, up_bias, how), order, ends
+    result, kept = experts_loop.forward(x, token, share, bounds, first, second, up_bias, how)
+    return result, order, ends, kept
 
 
 def _backward(
-    grad: Tensor, x: Tensor, weight: Tensor, up: Tensor, down: Tensor, inner: Tensor, order: Tensor, ends: Tensor, *,
-    gate: str, transposed: bool, wants: tuple[bool, bool, bool],
+    grad: Tensor, x: Tensor, weight: Tensor, up: Tensor, down: Tensor, order: Tensor, ends: Tensor,
+    inner: list[Tensor], *, gate: str, transposed: bool, wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
     how, (first, second) = Gate.parse(gate), (up, down) if transposed else (up.mT, down.mT)
-    if experts_fused.usable(x, weight.numel(), up, down):
+    whole = len(inner) == 1 and len(inner[0]) == weight.numel()
+    if whole and experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(order, ends, weight.shape[1])
         of_x, of_weight, *found = experts_fused.backward(
-            grad, x, weight, rows, first, second, inner, how, transposed=transposed, wants=wants
+            grad, x, weight, rows, first, second, inner[0], how, transposed=transposed, wants=wants
         )
     else:
+        bounds = ends.tolist()
+        if whole:  # made all at once, of parameters that lay elsewhere then
+            counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
+            order, inner = order[: bounds[-1]], list(inner[0][: bounds[-1]].split([n for n in counts if n]))
         token, share = _of_rows(order, weight)
         found = [
             torch.empty_like(each) if wanted else None
-            for each, wanted in zip((up, down, up.new_empty(up.shape[0], inner.shape[1])), wants, strict=True)
+            for each, wanted in zip((up, down, up.new_empty(up.shape[0], first.shape[2])), wants, strict=True)
         ]
         into_up, into_down = (each if transposed or each is None else each.mT for each in found[:2])
         of_x, of_share = experts_loop.backward(
-            grad, x, token, share, ends.tolist(), first, second, inner, how, into_up, into_down, found[2]
+            grad, x, token, share, bounds, first, second, inner, how, into_up, into_down, found[2]
         )
         of_weight = weight.new_zeros(weight.numel()).index_copy_(0, order, of_share).view(weight.shape)
     of_up, of_down, of_bias = (up.new_empty(0) if each is None else each for each in found)
@@ -120,15 +128,18 @@ class _Experts(torch.autograd.Function):
         gate: str, transposed: bool, start: int,
     ) -> Tensor:  # fmt: skip
         how = {"gate": gate, "transposed": transposed}
-        result, *kept = torch.ops.autopar.experts_forward(x, index, weight, up, down, up_bias, **how, start=start)
-        ctx.save_for_backward(x, weight, up, down, *kept)
+        result, *places, kept = torch.ops.autopar.experts_forward(
+            x, index, weight, up, down, up_bias, **how, start=start
+        )
+        ctx.save_for_backward(x, weight, up, down, *places, *kept)
         ctx.how = how
         return result  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants = ctx.needs_input_grad[3:6]
-        x, weight, *found = torch.ops.autopar.experts_backward(grad, *ctx.saved_tensors, **ctx.how, wants=wants)
+        saved = ctx.saved_tensors
+        x, weight, *found = torch.ops.autopar.experts_backward(grad, *saved[:6], saved[6:], **ctx.how, wants=wants)
         parameters = (each if wanted else None for each, wanted in zip(found, wants, strict=True))
         return x, None, weight, *parameters, None, None, None
 

@@ -19,29 +19,29 @@ from autopar.runtime.gates import gated, gated_and_backward
 def forward(
     x: Tensor, token: Tensor, share: Tensor, ends: Sequence[int], up: Tensor, down: Tensor, up_bias: Tensor | None,
     gate: Gate,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The result [T, H] and what the first projection gave [n, c I].
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """The result [T, H] and what the first projection gave [rows, c I], of each expert that has any.
 
     ``token`` [n], ``share`` [n, 1]: whose row each is, and with which weight. ``ends``: after which row each expert
     ends. ``up`` [E, H, c I] and ``down`` [E, I, H]: as rows are multiplied by them.
     """
-    inner = x.new_empty(len(token), up.shape[2])
-    result = _sums(x)
+    result, kept = _sums(x), []
     for expert, part in _turns(ends):
-        torch.mm(x.index_select(0, token[part]), up[expert], out=inner[part])
+        inner = x.index_select(0, token[part]) @ up[expert]
         if up_bias is not None:
-            inner[part] += up_bias[expert]
-        rows = gated(gate, inner[part]) @ down[expert]
+            inner += up_bias[expert]
+        rows = gated(gate, inner) @ down[expert]
         result.index_add_(0, token[part], rows.to(result.dtype).mul_(share[part]))
-    return result.to(x.dtype), inner
+        kept.append(inner)
+    return result.to(x.dtype), kept
 
 
 def backward(
-    grad: Tensor, x: Tensor, token: Tensor, share: Tensor, ends: Sequence[int], up: Tensor, down: Tensor, inner: Tensor,
-    gate: Gate, of_up: Tensor | None, of_down: Tensor | None, of_bias: Tensor | None,
+    grad: Tensor, x: Tensor, token: Tensor, share: Tensor, ends: Sequence[int], up: Tensor, down: Tensor,
+    kept: Sequence[Tensor], gate: Gate, of_up: Tensor | None, of_down: Tensor | None, of_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of x and of ``share`` [n]; those of the parameters are written, where there is room for them."""
-    of_x, of_share = _sums(x), share.new_empty(len(share))
+    of_x, of_share, inner = _sums(x), share.new_empty(len(share)), iter(kept)
     for expert, part in _turns(ends, empty=True):
         if part.start == part.stop:
             for each in (of_up, of_down, of_bias):
@@ -49,7 +49,7 @@ def backward(
                     each[expert].zero_()
             continue
         given = grad.index_select(0, token[part])
-        middle, inwards = gated_and_backward(gate, inner[part])
+        middle, inwards = gated_and_backward(gate, next(inner))
         of_middle = given @ down[expert].T
         torch.sum(of_middle * middle, -1, dtype=share.dtype, out=of_share[part])
         of_inner = inwards(of_middle.mul_(share[part]))

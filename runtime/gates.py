@@ -21,15 +21,15 @@ FORWARD: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh,
 }
 _aten = torch.ops.aten
-# (gradient of the result, argument) -> gradient of the argument.
-BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "silu": lambda grad, x: _aten.silu_backward(grad, x),
-    "gelu": lambda grad, x: _aten.gelu_backward(grad, x),
-    "gelu_tanh": lambda grad, x: _aten.gelu_backward(grad, x, approximate="tanh"),
-    "relu": lambda grad, x: _aten.threshold_backward(grad, x, 0),
-    "relu2": lambda grad, x: grad * (2 * F.relu(x)),
-    "sigmoid": lambda grad, x: _aten.sigmoid_backward(grad, torch.sigmoid(x)),
-    "tanh": lambda grad, x: _aten.tanh_backward(grad, torch.tanh(x)),
+# (gradient of the result, argument, where to write the gradient of the argument) -> that.
+BACKWARD: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "silu": lambda grad, x, to: _aten.silu_backward.grad_input(grad, x, grad_input=to),
+    "gelu": lambda grad, x, to: _aten.gelu_backward.grad_input(grad, x, grad_input=to),
+    "gelu_tanh": lambda grad, x, to: _aten.gelu_backward.grad_input(grad, x, approximate="tanh", grad_input=to),
+    "relu": lambda grad, x, to: _aten.threshold_backward.grad_input(grad, x, 0, grad_input=to),
+    "relu2": lambda grad, x, to: torch.mul(grad, 2 * F.relu(x), out=to),
+    "sigmoid": lambda grad, x, to: _aten.sigmoid_backward.grad_input(grad, torch.sigmoid(x), grad_input=to),
+    "tanh": lambda grad, x, to: _aten.tanh_backward.grad_input(grad, torch.tanh(x), grad_input=to),
 }
 
 
@@ -48,7 +48,7 @@ def gated_and_backward(gate: Gate, x: Tensor) -> tuple[Tensor, Callable[[Tensor]
     """``gated(gate, x)``, and what makes the gradient of ``x`` of its gradient: both need the activation."""
     forward, back = FORWARD[gate.activation], BACKWARD[gate.activation]
     if not gate.glu:
-        return forward(x), lambda grad: back(grad, x)
+        return forward(x), lambda grad: back(grad, x, torch.empty_like(x))
     g, u = gate.limited(x)
     scaled = gate.alpha * g if gate.alpha != 1 else g
     act = forward(scaled) / gate.alpha if gate.alpha != 1 else forward(g)
@@ -56,7 +56,7 @@ def gated_and_backward(gate: Gate, x: Tensor) -> tuple[Tensor, Callable[[Tensor]
     def backward(grad: Tensor) -> Tensor:
         result = torch.empty_like(x)
         into_g, into_u = gate.parts(result)
-        into_g.copy_(back(grad * u, scaled))
+        back(grad * u, scaled, into_g)
         torch.mul(grad, act, out=into_u)
         if gate.limit is not None:
             raw_g, raw_u = gate.parts(x)

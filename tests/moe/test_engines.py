@@ -55,6 +55,20 @@ def test_all_at_once_is_one_after_the_other(
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_parameters_may_lie_elsewhere_in_backward(index: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathered anew, where the kernel does not take them: what all at once left is read one after the other."""
+    given = operands(Sizes(), index=index, biased=True)
+    leaves = [x for x in given if x is not None and x.requires_grad]
+    _, *expected = differentiated(given)
+    monkeypatch.setattr(F, "grouped_mm", grouped)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
+    result = experts(*given, gate="silu-glu")  # type: ignore[arg-type]
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: False)
+    for found, wanted in zip(torch.autograd.grad(result.cos().sum(), leaves), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
 def test_torch_takes_the_calls_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own ``grouped_mm`` in float32, on widths of whole 16 bytes."""
     index = INDICES["some elsewhere"]
