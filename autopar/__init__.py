@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "parallelize", "plan", "register_rule", "replicate",
-    "split", "stage", "verify",
+    "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "nn", "parallelize", "plan", "register_rule",
+    "replicate", "split", "stage", "verify",
 ]  # fmt: skip
 
 # Imported on first use: the command line must not wait for torch.
@@ -41,8 +41,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("autopar.errors")
+    if name in ("errors", "nn"):
+        return importlib.import_module(f"autopar.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'autopar' has no attribute {name!r}")

@@ -55,15 +55,17 @@ class Compared:
         return {**asdict(self), "half_width": self.ratio.half_width}
 
 
-def compare(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], *, pairs: int) -> Compared:
+def compare(
+    ours: Callable[[], Tensor], theirs: Callable[[], Tensor], *, pairs: int, tolerance: float = LOSS_TOLERANCE
+) -> Compared:
     """Measure both in turns: ours, theirs, theirs, ours, ours, theirs and so on, so that a drift falls on both alike.
 
     A collective of all ranks.
-    Raises AssertionError if their losses differ: then they do not do the same work.
+    Raises AssertionError if their losses differ by more than ``tolerance`` of them: then they do not do the same work.
     """
     for _ in range(WARM_UP):
         loss, wanted = float(ours()), float(theirs())
-    assert math.isclose(loss, wanted, rel_tol=LOSS_TOLERANCE), f"loss {loss} against {wanted}"
+    assert math.isclose(loss, wanted, rel_tol=tolerance), f"loss {loss} against {wanted}"
     found: list[tuple[tuple[float, float], tuple[float, float]]] = []
     for _ in range(pairs):
         halves: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])

@@ -52,14 +52,15 @@ def work(
     tensors: Sequence[tuple[tuple[int, ...], str]],
     drawn: int,
     wanted: Sequence[bool],
+    beside: int = 0,
 ) -> tuple[OpCost, OpCost | None]:
     """What an op of ``entry`` costs one device forward and backward, None where it has no backward.
 
     ``tensors``: local shape and dtype of each operand and result; ``drawn``: elements of the first result;
-    ``wanted``: which operands get a gradient.
+    ``wanted``: which operands get a gradient; ``beside``: numbers read and written besides (``Row.moved``).
     """
-    moved = sum(math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in tensors)
     dtype = next((dtype for _, dtype in reversed(tensors) if dtype in FLOAT_DTYPES), "i64")
+    moved = sum(math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in tensors) + beside * DTYPE_BYTES[dtype]
     shapes = tuple(shape for shape, _ in tensors)
 
     def cost(phase: Phase, share: float, extra: int) -> OpCost:

@@ -134,6 +134,11 @@ class CostProfile:
             raise self.missing((section, key), "there is no default")
         return value
 
+    @property
+    def experts_imbalance(self) -> float:
+        """Rows of the device with most of them over the mean, where experts are split over devices."""
+        return self.section_number("experts", "imbalance")
+
     def origin(self, *path: str) -> str:
         """Where the number at ``path`` came from: a file and a line."""
         return profile_file.origin(self.layers, path)

@@ -151,6 +151,13 @@ class Overlap(Sourced):
     fraction: Share | None = None
 
 
+class Experts(Sourced):
+    """How a router shares tokens out among experts."""
+
+    imbalance: Annotated[float, Field(ge=1)] | None = None
+    """Rows of the device with most of them over the mean, where experts are split over devices."""
+
+
 class Nccl(Sourced):
     """Reference figures of NCCL, for comparison with measurements; pricing does not read them."""
 
@@ -172,4 +179,5 @@ class ProfileData(StrictTable):
     optimizer: dict[str, Optimizer] = Field(default_factory=dict)
     memory: Memory = Memory()
     overlap: Overlap = Overlap()
+    experts: Experts = Experts()
     nccl: Nccl = Nccl()

@@ -40,5 +40,5 @@ def once(block: Graph) -> dict[str, bool]:
 
 
 def _keeps_own(node: Node) -> bool:
-    """Whether the operation's own backward pass reads its result."""
-    return not is_comm(node) and local_row(node).keeps("r")
+    """Whether the operation's own backward pass reads its result, or what it made on the way there."""
+    return not is_comm(node) and (local_row(node).keeps("r") or bool(local_row(node).inner))

@@ -39,6 +39,8 @@ class NodeRule:
     ``operands`` follow the node's flattened operands (absent ones included as ()).
     ``whole``: factors that no axis may own. ``partial``: sets of operand positions that may together
     be Partial(sum), making the results Partial. ``reduce``: how a contracted factor combines.
+    ``exchange``: two factors, of tokens and of experts, that one axis may own together: they stand in different
+    tensors, and what the axis has of the first is sent within the operation to where the second is.
     """
 
     sizes: Mapping[str, int]
@@ -50,6 +52,7 @@ class NodeRule:
     contiguous: tuple[str, ...] = ()
     uneven: tuple[str, ...] = ()
     classes: bool = False
+    exchange: tuple[str, str] | None = None
 
     def start(self, dim: Dim, factor: str) -> int:
         """Stride position of ``factor`` inside a dim that holds it."""
@@ -80,6 +83,9 @@ class Row:
         an element of the result.
     crossed: an operand is kept for the gradient of another one, and only where that is wanted: products.
     work_bytes: memory traffic of the forward pass for each element of the result, beside operands and results.
+    moved: numbers read and written besides, forward; inner: those of them that autograd keeps; in words as flops.
+    exchanged: numbers that a device sends, and gets back as many, where an axis owns the factors of an exchange,
+        forward and again backward; autograd keeps those that came.
     op_class: class of the efficiency curve; ``view`` costs nothing.
     uneven: factors of classes that may be cut into padded parts (``Layout.padded``): zeros, or what this
     operation makes of them, beyond the end do no harm here, in forward or backward; ``RESULT``: all that
@@ -94,6 +100,9 @@ class Row:
     saves: tuple[int | str, ...] = ()
     crossed: bool = False
     work_bytes: int = 0
+    moved: str = ""
+    inner: str = ""
+    exchanged: str = ""
     op_class: str = "pointwise"
     reduce: str = "sum"
     contiguous: tuple[str, ...] = ()
@@ -159,21 +168,28 @@ def partial_sets(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def count_flops(columns: str, sizes: Mapping[str, int]) -> int:
-    """What ``Row.flops`` says for factors of these sizes: words multiply, ``b*`` is every factor that starts with b."""
-    words = columns.split()
-    if not words:
-        return 0
-    total = 1
+    """What ``Row.flops`` says for factors of these sizes.
+
+    Words multiply, ``b*`` is every factor that starts with b, ``/b`` divides by b; parts between ``+`` add up.
+    """
+    return sum(_product(part.split(), sizes) for part in columns.split("+")) if columns else 0
+
+
+def _product(words: Sequence[str], sizes: Mapping[str, int]) -> int:
+    total, share = 1, 1
     for word in words:
         if word.isdigit():
             total *= int(word)
+            continue
+        if word.startswith("/"):
+            share *= sizes[word[1:]]
             continue
         prefix = word.startswith("*") or word.endswith("*")
         stem = word.rstrip("*")
         total *= math.prod(
             size for factor, size in sizes.items() if factor == word or (prefix and factor.startswith(stem))
         )
-    return total
+    return total // share
 
 
 @dataclass

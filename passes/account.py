@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.cost_model import OpCost, efficiency_sources
+from autopar.cost_model.simulator.prices import exchanged_bytes
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.layout import Layout
 from autopar.ir.optable import ISLAND, row
@@ -112,6 +113,8 @@ def collectives(program: Program) -> tuple[Collective, ...]:
         for node in graph.nodes:
             if node.target.startswith("comm."):
                 _count(found, program, graph, node, calls * program.microbatches, again, where)
+            elif node.attr("exchange") is not None:
+                _count_exchange(found, graph, node, calls * program.microbatches, again, where)
     for kind, size in exchanged_once(program) if program.shares else ():
         key = (kind, DATA_AXIS, size, "main", "forward")
         found[key] = found.get(key, 0) + 1
@@ -146,6 +149,16 @@ def _count(
             size = local_bytes(value.layout, value.type)
             key = (what, axis, size, where, phase)
             found[key] = found.get(key, 0) + count
+
+
+def _count_exchange(
+    found: dict[tuple[str, str, int, str, str], int], graph: Graph, node: Node, times: int, again: int, where: str
+) -> None:
+    """Rows of tokens sent to the experts of other devices and back, forward and backward; of a device with the mean."""
+    for phase, count in (("forward", 2 * times * again), ("backward", 2 * times)):
+        size = exchanged_bytes(node, graph.values(), imbalance=1.0)
+        key = ("all_to_all", str(node.attr("exchange")), size, where, phase)
+        found[key] = found.get(key, 0) + count
 
 
 def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Program) -> None:

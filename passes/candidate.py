@@ -122,12 +122,12 @@ def cost_level(zero: int, settings: Settings) -> int:
 # Axes that split the work and never a parameter that is computed with.
 DATA_AXES = ("dp", "cp")
 # Axes whose gradients the program itself adds up: time, and those that split parameters.
-_OWN = ("tp", "ep", MICROBATCH_AXIS)
+_OWN = ("tp", MICROBATCH_AXIS)
 
 
 def reduces_gradients(axis: str) -> bool:
-    """Whether the runtime may reduce gradients over the axis: dp, cp, and axes of other names where they split the
-    work on a parameter and not the parameter."""
+    """Whether the runtime may reduce gradients over the axis: dp, cp, and axes of other names, such as ep, where they
+    split the work on a parameter and not the parameter."""
     return axis not in _OWN
 
 

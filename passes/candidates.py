@@ -11,7 +11,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS
 
 # Searched axes, outermost first: tensor parallelism talks most and stays among neighbours.
-SEARCHED_AXES = ("dp", "cp", "tp")
+SEARCHED_AXES = ("dp", "cp", "ep", "tp")
 MOST_AXES = 2
 # One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
 # split classifier. Its name binds it to nothing.
@@ -22,15 +22,21 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, number + 1) if number % d == 0)
 
 
-def searched_meshes(world_size: int, batch: int, sequence: int | None) -> Iterator[Mesh]:
-    """Meshes over all devices: data axes divide the batch, cp the sequence."""
-    for sizes in itertools.product(divisors(world_size), repeat=len(SEARCHED_AXES)):
+def searched_meshes(world_size: int, batch: int, sequence: int | None, experts: int = 1) -> Iterator[Mesh]:
+    """Meshes over all devices: data axes divide the batch, cp the sequence, ep the experts and the batch too."""
+    every = divisors(world_size)
+    for sizes in itertools.product(every, every, [size for size in every if experts % size == 0], every):
         axes = tuple((axis, size) for axis, size in zip(SEARCHED_AXES, sizes, strict=True) if size > 1)
-        if math.prod(sizes) != world_size or len(axes) > MOST_AXES:
+        if math.prod(sizes) != world_size or len(axes) > MOST_AXES or {"cp", "ep"} <= dict(axes).keys():
             continue
         mesh = Mesh(axes or (("dp", 1),))
-        if batch % mesh.size("dp") == 0 and (sequence or 1) % mesh.size("cp") == 0:
+        if batch % data_parallel(mesh) == 0 and (sequence or 1) % mesh.size("cp") == 0:
             yield mesh
+
+
+def data_parallel(mesh: Mesh) -> int:
+    """Into how many parts the axes that are bound to the batch cut it."""
+    return mesh.size("dp") * mesh.size("ep")
 
 
 def mixed_meshes(world_size: int, batch: int) -> Iterator[Mesh]:
@@ -118,7 +124,12 @@ def _unfit(mesh: Mesh, batch: int | None, sequence: int | None, microbatches: in
                 f"mesh {axis}={size} does not divide the {what} of {extent} in the example inputs: sizes of {axis} "
                 f"that work are {works}; or change the {what} to a multiple of {size}"
             )
-    local = (batch or 1) // mesh.size("dp")
+    if mesh.size("ep") > 1 and (batch is None or batch % data_parallel(mesh)):
+        return (
+            f"mesh({mesh}): tokens enter sharded over ep too, and a batch of {batch} cannot be cut into dp x ep = "
+            f"{data_parallel(mesh)} parts; choose sizes whose product divides it"
+        )
+    local = (batch or 1) // data_parallel(mesh)
     if microbatches is not None and local % microbatches:
         works = ", ".join(map(str, divisors(local)))
         return (

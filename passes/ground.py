@@ -70,7 +70,8 @@ class Ground:
         return self._layouts[id(legal)][1]
 
     def prices(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
-        """Forward and backward ns, bytes saved and bytes held in passing, [4, strategy]."""
+        """[6, strategy]: ns of computing forward and backward; bytes saved, bytes held in passing, and of those saved
+        what is neither an operand nor a result; ns of communication inside, forward and as much backward."""
         kind = self._kinds[node_key(graph, node)], id(legal)
         if kind not in self._prices:
             self._prices[kind] = legal, self._priced(graph, node, legal)
@@ -81,7 +82,7 @@ class Ground:
         operands = (None if n is None else self._model.facts[graph.name, n].type for n in flat_operands(node))
         types = (*operands, *(value.type for value in node.results))
         rule, shapes, entry = self._model.rules[key], self._model.shapes[key], row(node)
-        out = np.zeros((4, len(legal)), dtype=np.int64)
+        out = np.zeros((6, len(legal)), dtype=np.int64)
         for i, chosen in enumerate(legal):
             forward, backward = self.pricing.op_costs(node, rule, chosen, shapes, types)
             out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
@@ -89,6 +90,11 @@ class Ground:
                 out[2, i] = local_bytes(chosen.results[0], node.results[0].type)
             if "mask" in entry.saves and any(shapes.grads):
                 out[2, i] = local_numel(chosen.results[0], node.results[0].type.shape)
+            if entry.inner and any(shapes.grads):
+                out[4, i] = self.pricing.inner_bytes(rule, entry, chosen.choices, node.results[0].type.dtype)
+                out[2, i] += out[4, i]
+            if entry.exchanged:
+                out[5, i] = self.pricing.exchange_ns(rule, entry, chosen.choices, node.results[0].type.dtype)
             if entry.op_class == "loss" and chosen.operands[0] is not None and types[0] is not None:
                 out[3, i] = local_bytes(chosen.operands[0], types[0])  # the gradient of the logits
         return out

@@ -19,14 +19,16 @@ SHAPE_ATTRS = {
 }  # fmt: skip
 # Attributes that count the groups ``g`` of the channels.
 GROUP_ATTRS = {"aten.convolution.default": "groups", "aten.group_norm.default": "num_groups"}
+# The operand whose first dim is the experts.
+EXPERTS = {"autopar.experts": 3, "autopar.expert_bias": 2}
 
 
 def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | None]) -> Node:
     """The node as one device runs it. ``shapes``: global shapes of its flattened operands.
 
     Requires: operands are in the layouts that ``chosen`` needs. Attributes become local; a lookup in a
-    sharded vocabulary, the picked logits of sharded classes and causal attention over a part of the rows
-    get a ``start`` attribute, draws an ``index``.
+    sharded vocabulary, the picked logits of sharded classes, a part of the experts and causal attention over a part of
+    the rows get a ``start`` attribute, draws an ``index``, experts that tokens are sent to an ``exchange``.
     """
     if node.target in DRAWS:
         kept = {key: value for key, value in node.attrs if key != "shape"}
@@ -47,6 +49,13 @@ def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | No
         owned = zip(chosen.results[0].mesh.axes, chosen.choices, strict=True)
         ways = math.prod(size for (_, size), choice in owned if choice.factor == "g")
         return node.with_attrs(**{name: int(str(node.attr(name))) // ways})
+    if node.target in EXPERTS:
+        at = EXPERTS[node.target]
+        layout, shape = chosen.operands[at], shapes[at]
+        if not _split(layout, 0):
+            return node
+        made = _with_start(node, node.target, layout, shape, 0)
+        return _exchanged(made, chosen, shape) if node.target == "autopar.experts" and shape else made
     if node.target == "aten.embedding.default" and _split(chosen.operands[0], 0):
         return _with_start(node, "autopar.embedding_shard", chosen.operands[0], shapes[0], 0)
     if node.target in ("autopar.cross_entropy_stats", "autopar.row_max") and shapes[0] is not None:
@@ -67,6 +76,21 @@ def localize(node: Node, chosen: Strategy, shapes: Sequence[tuple[int, ...] | No
             return Node(results=made.results, target=made.target, operands=made.operands[:3],
                         attrs=tuple(sorted(kept.items())), source=made.source)  # fmt: skip
     return node
+
+
+def _exchanged(node: Node, chosen: Strategy, shape: tuple[int, ...]) -> Node:
+    """Experts with how many there are for the tokens here; ``exchange`` names the axis that brings those of others.
+
+    Then ``stride`` experts lie between those of one device along it and of the next, and ``start`` leaves it out.
+    """
+    mesh, start = chosen.results[0].mesh, node.attr("start")
+    assert isinstance(start, tuple)
+    axis = next((a for a, choice in zip(mesh.names, chosen.choices, strict=True) if choice.into is not None), None)
+    if axis is None:
+        return node.with_attrs(among=shape[0])
+    strides = {str(pair[0]): pair[1] for pair in start if isinstance(pair, tuple)}
+    rest = tuple(pair for pair in start if isinstance(pair, tuple) and pair[0] != axis)
+    return node.with_attrs(among=shape[0] // mesh.size(axis), exchange=axis, stride=strides[axis], start=rest)
 
 
 def _index(layout: Layout, shape: tuple[int, ...]) -> tuple[Attr, ...]:

@@ -15,6 +15,7 @@ from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.ir.program import DATA_AXIS
 from autopar.passes.candidates import (
     MIXED_AXIS,
+    data_parallel,
     fitting,
     microbatch_counts,
     mixed_meshes,
@@ -95,18 +96,20 @@ class Candidate:
 
 
 def outer_candidates(
-    limits: Limits, world_size: int, batch: int | None, sequence: int | None, layers: int
+    limits: Limits, world_size: int, batch: int | None, sequence: int | None, layers: int, experts: int = 1
 ) -> list[Candidate]:
-    """Every outer choice within the limits, none of them bounded yet. ``layers``: calls of repeated blocks.
+    """Every outer choice within the limits, none of them bounded yet.
+
+    ``layers``: calls of repeated blocks. ``experts``: what sizes of ep divide, 1 without experts.
 
     Raises UsageError where ``limits.mesh`` fits nothing.
     """
     pinned = limits.mesh
     found: list[Candidate] = []
     for places in pipeline_places(pinned, world_size, layers):
-        for mesh in _meshes(limits, world_size, places, batch, sequence):
+        for mesh in _meshes(limits, world_size, places, batch, sequence, experts):
             counts = (
-                microbatch_counts(batch or 1, mesh.size("dp") * mesh.size(MIXED_AXIS))
+                microbatch_counts(batch or 1, data_parallel(mesh) * mesh.size(MIXED_AXIS))
                 if limits.microbatches is None
                 else (limits.microbatches,)
             )
@@ -155,16 +158,18 @@ def _admits(candidate: Candidate, constraint: Constraint) -> bool:
     return (constraint.index is None or constraint.index < stages) and constraint.devices in (None, devices)
 
 
-def _meshes(limits: Limits, world_size: int, places: int, batch: int | None, sequence: int | None) -> list[Mesh]:
+def _meshes(
+    limits: Limits, world_size: int, places: int, batch: int | None, sequence: int | None, experts: int
+) -> list[Mesh]:
     """Meshes of one place of the pipeline."""
     world, count = world_size // places, limits.microbatches
     if limits.mesh is not None:
         return fitting(pinned_meshes(limits.mesh, world), batch, sequence, count)
-    tried: Iterable[Mesh] = searched_meshes(world, batch or 1, sequence)
+    tried: Iterable[Mesh] = searched_meshes(world, batch or 1, sequence, experts)
     if places == 1:
         tried = itertools.chain(tried, mixed_meshes(world, batch or 1))
-    else:  # of three axes one splits the batch
-        tried = (mesh for mesh in tried if not {"cp", "tp"} <= set(mesh.names))
+    else:  # of three axes one splits the batch; experts are shared out where all devices are one stage
+        tried = (mesh for mesh in tried if not {"cp", "tp"} <= set(mesh.names) and "ep" not in mesh.names)
     return fitting(tried, batch, sequence, count, strict=places == 1)
 
 

@@ -1,9 +1,9 @@
 """Where in each dim an axis may stand: batch, sequence and inner factors, followed through the graph.
 
 A *mark* says that the stretch ``[start, start · size)`` of a dim's mixed radix is a batch, is a sequence, holds
-classes (a vocabulary: it may be cut into uneven parts), or begins a factor that stands inside a whole one
+classes (a vocabulary: it may be cut into uneven parts) or experts, or begins a factor that stands inside a whole one
 (``cut``: the ``n`` of a fused ``(3 n)``). Marks
-start at the inputs, at lookups and losses, and at compound dims and travel along the factors of every rule,
+start at the inputs, at lookups, losses and experts, and at compound dims and travel along the factors of every rule,
 both ways, through blocks too, until nothing changes. So a flattened (batch, sequence) keeps both, and a weight
 learns that its output is three projections side by side.
 """
@@ -19,12 +19,14 @@ from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.optable import node_rule
 from autopar.ir.rules import Dim, NodeRule
 
-# (label, start, size): label is batch, sequence, class or cut.
+# (label, start, size): label is batch, sequence, class, expert or cut.
 Mark: TypeAlias = tuple[str, int, int]
 Rules: TypeAlias = Mapping[tuple[str, str], NodeRule]
 
-BATCH_AXES = ("dp", "mb")
-SEQUENCE_AXES = ("cp",)
+EXPERT_AXIS = "ep"
+BATCH_AXES = ("dp", EXPERT_AXIS, "mb")
+# What axes whose names bind them may split; others take anything, but for those that never take the batch.
+ROLES = {"dp": ("batch",), "mb": ("batch",), "cp": ("sequence",), EXPERT_AXIS: ("batch", "expert")}
 NEVER_BATCH_AXES = ("tp", "cp")
 
 
@@ -90,8 +92,7 @@ class Positions:
 
 def _padded(size: int, axis: str, axis_size: int) -> bool:
     """Whether ``size`` classes leave something for every device of an axis that may take them."""
-    role = axis in (*BATCH_AXES, *SEQUENCE_AXES)
-    return not role and size % axis_size != 0 and -(-size // axis_size) * (axis_size - 1) < size
+    return axis not in ROLES and size % axis_size != 0 and -(-size // axis_size) * (axis_size - 1) < size
 
 
 def _allowed(
@@ -99,8 +100,8 @@ def _allowed(
 ) -> bool:
     if axis_size == 1 or size % (at * axis_size):
         return False
-    role = "batch" if axis in BATCH_AXES else "sequence" if axis in SEQUENCE_AXES else None
-    if role and not any(m == role and start == at and extent % axis_size == 0 for m, start, extent in marks):
+    roles = ROLES.get(axis)
+    if roles and not any(m in roles and start == at and extent % axis_size == 0 for m, start, extent in marks):
         return False
     return axis not in NEVER_BATCH_AXES or all(at * axis_size <= lo or hi <= at for lo, hi in batch)
 
@@ -146,6 +147,9 @@ class _State:
                 self.factors[key][factor].add(("cut", 1, size))
             for factor in rule.uneven if rule.classes else ():
                 self.factors[key][factor].add(("class", 1, rule.sizes[factor]))
+            if rule.exchange is not None:
+                experts = rule.exchange[1]
+                self.factors[key][experts].add(("expert", 1, rule.sizes[experts]))
 
     def sweep(self) -> bool:
         changed = False

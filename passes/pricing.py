@@ -25,7 +25,7 @@ from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
 from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS
-from autopar.ir.rules import NodeRule, count_flops
+from autopar.ir.rules import NodeRule, Row, count_flops
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.candidate import Inside, reduces_gradients
 from autopar.passes.hybrid import across, cut_inside, within
@@ -101,7 +101,7 @@ class Pricing:
         entry = row(node)
         if entry.op_class == "view":
             return None, None
-        flops = local_flops(entry.flops, rule, strategy.choices, self.mesh)
+        flops = self._most(entry.flops, rule, strategy.choices)
         layouts = (*strategy.operands, *strategy.results)
         tensors = [
             (layout.local_shape(kind.shape), kind.dtype)
@@ -109,7 +109,30 @@ class Pricing:
             if layout is not None and kind is not None
         ]
         drawn = local_numel(strategy.results[0], shapes.results[0]) if entry.work_bytes else 0
-        return work(node.target, entry, flops, tensors, drawn, shapes.grads)
+        beside = self._most(entry.moved, rule, strategy.choices)
+        return work(node.target, entry, flops, tensors, drawn, shapes.grads, beside)
+
+    def exchange_ns(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
+        """Nanoseconds of sending rows to the experts of other devices and back, of the device with most of them."""
+        for (axis, _), choice in zip(self.mesh.axes, choices, strict=True):
+            if choice.into is not None:
+                sent = self._most(entry.exchanged, rule, choices) * DTYPE_BYTES[dtype]
+                return 2 * self.collective_ns("all_to_all", sent, axis)
+        return 0
+
+    def _most(self, columns: str, rule: NodeRule, choices: tuple[Choice, ...]) -> int:
+        """``local_flops`` of the device with most of them: experts that are split get unequal numbers of rows."""
+        mean = local_flops(columns, rule, choices, self.mesh)
+        if rule.exchange is None or not any(rule.exchange[1] in (c.factor, c.into) for c in choices):
+            return mean
+        return round(mean * self.profile.experts_imbalance)
+
+    def inner_bytes(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
+        """What autograd keeps of an operation beside operands and results: its own, and what came in an exchange."""
+        numbers = self._most(entry.inner, rule, choices)
+        if any(choice.into is not None for choice in choices):
+            numbers += self._most(entry.exchanged, rule, choices)
+        return numbers * DTYPE_BYTES[dtype]
 
     def op_ns(self, cost: OpCost | None) -> int:
         """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""

@@ -108,7 +108,7 @@ def asked(model: Model, cluster: Cluster, limits: Limits, found: Positions) -> t
     """
     constraints = model.settings.constraints
     if limits.like is None:
-        even = outer_candidates(limits, cluster.world_size, *extents(model), layers(model))
+        even = outer_candidates(limits, cluster.world_size, *extents(model), layers(model), experts(model))
         # from level 2 on ranks meet every microbatch, and cannot run unequal numbers of them
         shared = [] if (model.settings.zero or 0) > 1 else with_shares(even, len(cluster.devices))
         return model, admitted([*even, *shared], constraints)
@@ -144,6 +144,12 @@ def _candidates(
 def _mesh(places: int, data: int, split: int) -> Mesh:
     inner = tuple((axis, size) for axis, size in (("dp", data), (TENSOR_AXIS, split)) if size > 1) or (("dp", 1),)
     return Mesh(((PIPELINE_AXIS, places), *inner) if places > 1 else inner)
+
+
+def experts(model: Model) -> int:
+    """What the numbers of experts of all layers have in common; 1 where there are none."""
+    found = [rule.sizes[rule.exchange[1]] for rule in model.rules.values() if rule.exchange is not None]
+    return math.gcd(*found) or 1
 
 
 def splits(model: Model, found: Positions, most: int) -> Iterator[int]:

@@ -147,14 +147,14 @@ class _Search:
         return bounds.by_count(higher) if higher.rung == Rung.OWN and higher.shape is None else [higher]
 
     def run(self, candidates: list[Candidate]) -> None:
-        """Meshes of one data axis first, so that others have a plan to beat; in a quick search pipelines last."""
+        """Meshes of data axes first, so that others have a plan to beat; in a quick search pipelines last."""
         if self.quick:
             plain = [c for c in candidates if c.shape is None]
             candidates = [*self.explore(plain), *(c for c in candidates if c.shape is not None)]
             self.idle = 0
         elif not self.bounds.own_only:
-            for name in ("dp", MIXED_AXIS):
-                plain = [c for c in candidates if c.shape is None and c.mesh.names == (name,)]
+            for names in (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",)):
+                plain = [c for c in candidates if c.shape is None and c.mesh.names == names]
                 candidates = [*(c for c in candidates if c not in plain), *self.explore(plain)]
         for candidate in self.explore(candidates):
             self.standing.done(candidate, candidate.step_bound_ns)

@@ -78,15 +78,20 @@ class SegmentBuilder:
 
     def node(
         self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray,
-        *, expensive: bool,
+        inner: IntArray, sent: IntArray, *, expensive: bool,
     ) -> None:  # fmt: skip
-        """What a node's strategies cost: [strategy] arrays. What selective recomputation keeps is in its edges."""
-        time = self.passes_ns(forward, backward, self.dear if expensive else self.cheap)
-        held, dropped = self.by_mode(saved)
+        """What a node's strategies cost: [strategy] arrays.
+
+        What selective recomputation keeps is in its edges, but for what is ``inner`` to an operation. ``sent``:
+        communication inside it, each way.
+        """
+        again = self.dear if expensive else self.cheap
+        time = self.passes_ns(forward, backward, again)
+        held, dropped = self.by_mode(saved, inner if expensive and inner.any() else None)
         if expensive:
             dropped = np.where(self.selective, 0, dropped)
         self.tables.append(Table(
-            variables=(variable, self.mode), sync_ns=time,
+            variables=(variable, self.mode), sync_ns=time + self.passes_ns(sent, sent, again),
             cover_ns=np.rint(time * self.edges.conversions.pricing.overlap).astype(np.int64),
             bytes=held, transient_bytes=dropped + transient[:, None], saved_bytes=held,
         ))  # fmt: skip

@@ -2,7 +2,8 @@
 
 On each axis a node takes one factor (at a stride position inside it), or ``partial`` operands, or nothing.
 Where the factor stands decides the placements of operands and results (``ir/rules.py``).
-Text: ``n``, ``n/3`` (at stride 3), ``P0`` (the first partial set), ``-``.
+Text: ``n``, ``n/3`` (at stride 3), ``t>e`` (an exchange: tokens t enter, experts e are there), ``P0`` (the first
+partial set), ``-``.
 """
 
 from __future__ import annotations
@@ -18,25 +19,27 @@ from autopar.ir.layout import RSTAR, Layout, Partial, Placement, R, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
-from autopar.passes.positions import Positions
+from autopar.passes.positions import EXPERT_AXIS, Positions
 
 Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one axis does at a node: ``factor`` at ``outer``, a partial set, or nothing."""
+    """What one axis does at a node: ``factor`` at ``outer`` (``into``: of an exchange), a partial set, or nothing."""
 
     factor: str | None = None
     outer: int = 1
     partial: int | None = None
+    into: str | None = None
 
     def __str__(self) -> str:
         if self.partial is not None:
             return f"P{self.partial}"
         if self.factor is None:
             return "-"
-        return self.factor if self.outer == 1 else f"{self.factor}/{self.outer}"
+        into = "" if self.into is None else f">{self.into}"
+        return f"{self.factor}{into}" if self.outer == 1 else f"{self.factor}/{self.outer}{into}"
 
     @classmethod
     def parse(cls, text: str) -> Choice:
@@ -44,8 +47,14 @@ class Choice:
             return cls()
         if match := re.fullmatch(r"P(\d+)", text):
             return cls(partial=int(match[1]))
+        text, _, into = text.partition(">")
         factor, _, outer = text.partition("/")
-        return cls(factor=factor, outer=int(outer or 1))
+        return cls(factor=factor, outer=int(outer or 1), into=into or None)
+
+    def owned(self) -> tuple[tuple[str, int], ...]:
+        """The factors that the axis owns, and where in them: of one tensor at most one."""
+        first = () if self.factor is None else ((self.factor, self.outer),)
+        return first if self.into is None else (*first, (self.into, 1))
 
 
 NOTHING = Choice()
@@ -110,6 +119,11 @@ def _axis_choices(
         if all(m < len(shapes.operands) and shapes.operands[m] is not None for m in members)
         and any(axis in can_be_partial[m] for m in members)
     ]
+    if rule.exchange is not None and 1 in offered.get(rule.exchange[1], ()):
+        tokens, experts = rule.exchange
+        chosen += [Choice(tokens, choice.outer, into=experts) for choice in chosen if choice.factor == tokens]
+        if axis == EXPERT_AXIS:  # its name binds it: no device has all experts
+            return [choice for choice in chosen if experts in dict(choice.owned())]
     if axis == MICROBATCH_AXIS:  # time is not a choice: what depends on the batch runs once a microbatch
         batch = [c for c in chosen if found_batch(found, key, c)]
         return batch[:1] or sums or [NOTHING]
@@ -134,7 +148,7 @@ def _behind_others(rule: NodeRule, offered: set[str]) -> set[str]:
 
 def strategy(rule: NodeRule, choices: tuple[Choice, ...], shapes: NodeShapes, mesh: Mesh) -> Strategy | None:
     """The layouts that follow from ``choices``; None if the axes get in each other's way."""
-    if _overfull(rule, choices, mesh):
+    if _overfull(rule, choices, mesh) or sum(choice.into is not None for choice in choices) > 1:
         return None
     operands = tuple(
         None if shape is None else _operand_layout(rule, choices, mesh, index, grad=shapes.grads[index])
@@ -151,8 +165,8 @@ def _overfull(rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh) -> bool:
     """Whether axes that share a factor want more of it than there is, and would reach into the one behind it."""
     taken: dict[str, list[tuple[str, int, int]]] = {}
     for axis, choice in zip(mesh.names, choices, strict=True):
-        if choice.factor is not None:
-            taken.setdefault(choice.factor, []).append((axis, 0, choice.outer))
+        for factor, outer in choice.owned():
+            taken.setdefault(factor, []).append((axis, 0, outer))
     return any(
         Layout.of(mesh, stacked(mesh, owned)).problem((rule.sizes[factor],))
         for factor, owned in taken.items() if len(owned) > 1
@@ -164,8 +178,9 @@ def _owned(
 ) -> dict[str, Placement]:
     owned = []
     for axis, choice in zip(mesh.names, choices, strict=True):
-        if choice.factor is not None and (place := rule.position(dims, choice.factor)) is not None:
-            owned.append((axis, place[0], place[1] * choice.outer))
+        for factor, outer in choice.owned():
+            if (place := rule.position(dims, factor)) is not None:
+                owned.append((axis, place[0], place[1] * outer))
     return stacked(mesh, owned)
 
 

@@ -191,7 +191,10 @@ class _Transfer:
         if factor is None:
             return choice
         offered = self.found.offered(key, factor, self.model.rules[key].sizes[factor], axis, size)
+        into = choice.into
+        if into is not None and not self.found.offered(key, into, self.model.rules[key].sizes[into], axis, size):
+            return None
         if choice.outer in offered:
             return choice
         inner = [at for at in offered if at > 1]
-        return Choice(factor, inner[0]) if choice.outer > 1 and len(inner) == 1 else None
+        return Choice(factor, inner[0], into=into) if choice.outer > 1 and len(inner) == 1 else None

@@ -1,8 +1,8 @@
 """The operations of our own: plain differentiable functions of local tensors.
 
 ``start`` is the global index of the first element that this device holds, already summed over the mesh
-axes; ``dtype`` is the element type of the result as the IR declares it. Cross-entropy has a file of its
-own, ``cross_entropy.py``.
+axes; ``dtype`` is the element type of the result as the IR declares it. Cross-entropy and experts have files of their
+own, ``cross_entropy.py`` and ``experts.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autopar.runtime import cross_entropy as losses
+from autopar.runtime.exchange import exchanged
+from autopar.runtime.experts import expert_bias, experts
 
 
 def embedding_shard(weight: Tensor, ids: Tensor, *, start: int = 0, padding_idx: int | None = None) -> Tensor:
@@ -54,6 +56,22 @@ def pick(x: Tensor, index: Tensor, *, lead: int) -> Tensor:
     return x[(*rows, index)]
 
 
+def experts_here(
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None, *,
+    gate: str, transposed: bool = False, start: int = 0, among: int = 0, exchange: str = "", stride: int = 0,
+    group: str = "",
+) -> Tensor:  # fmt: skip
+    """Experts of this device, from ``start`` on; with a ``group`` those of its other devices as well.
+
+    ``among`` and ``exchange`` are for prices and for whoever finds the group.
+    """
+    del among, exchange
+    given = (x, index, weight, up, down, up_bias)
+    if group:
+        return exchanged(*given, gate=gate, transposed=transposed, start=start, stride=stride, group=group)
+    return experts(*given, gate=gate, transposed=transposed, start=start)
+
+
 def detach(x: Tensor) -> Tensor:
     """The value without its gradient."""
     return x.detach()
@@ -72,4 +90,6 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "pick": pick,
     "detach": detach,
     "assign": assign,
+    "experts": experts_here,
+    "expert_bias": expert_bias,
 }

@@ -98,7 +98,7 @@ def build(
                 raise IRError(f"@{graph.name}: a call inside a block")
             bound = _named(calls(node), f"call_{node.attr('block')}"), operands, {}
         else:
-            bound = bind(node, operands, coordinate, device)
+            bound = _among(bind(node, operands, coordinate, device), node, groups)
         made, results = _operation(built, node, bound, single)
         values.update(results)
         if node.target == "call" or row(node).op_class in HEAVY:
@@ -108,6 +108,13 @@ def build(
     built.output((*(values[name] for name in graph.outputs), *news))
     built.lint()
     return fx.GraphModule(torch.nn.Module(), built, class_name=_identifier(graph.name))
+
+
+def _among(bound: Bound, node: Node, groups: Mapping[str, dist.ProcessGroup]) -> Bound:
+    """The call, given the name of the group that an operation exchanges among."""
+    function, args, kwargs = bound
+    axis = node.attr("exchange")
+    return bound if axis is None else (function, args, {**kwargs, "group": groups[str(axis)].group_name})
 
 
 def _operation(

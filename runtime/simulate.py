@@ -7,14 +7,14 @@ answers what a plan computes before any device has been asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from autopar.ir.errors import IRError
-from autopar.ir.graph import ASSIGN, Graph, Node, Value, assigned
+from autopar.ir.graph import ASSIGN, Graph, Node, Value, assigned, sorted_attrs
 from autopar.ir.layout import Layout, Replicate, Shard
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS, RNG_INPUT, Parameter, Program
@@ -165,11 +165,35 @@ class _Runner:
         return {value.name: result for value, result in zip(node.results, results, strict=True)}
 
     def operation(self, node: Node, values: Mapping[str, Values]) -> dict[str, Values]:
+        if node.attr("exchange") is not None:
+            return {node.result.name: self.exchanged(node, values)}
         by_rank: list[tuple[Any, ...]] = []
         for rank, position in enumerate(self.positions):
             function = resolve(node, position, torch.device("cpu"))
             by_rank.append(function(*(_pick(operand, values, rank) for operand in node.operands)))
         return {value.name: [results[at] for results in by_rank] for at, value in enumerate(node.results)}
+
+
+    def exchanged(self, node: Node, values: Mapping[str, Values]) -> Values:
+        """Experts whose tokens come from all ranks along an axis: each rank's experts on all those tokens, added up."""
+        axis, start = str(node.attr("exchange")), node.attr("start")
+        assert isinstance(start, tuple)
+        kept = {k: v for k, v in node.attrs if k not in ("exchange", "stride")}
+        own = replace(node, attrs=sorted_attrs({**kept, "start": (*start, (axis, node.attr("stride")))}))
+        found: list[Tensor | None] = [None] * len(self.positions)
+        for first, position in enumerate(self.positions):
+            if position[axis] == 0:
+                members = self.mesh.group(first, axis)
+                held = [[_pick(operand, values, rank) for operand in node.operands] for rank in members]
+                tokens = [torch.cat(parts) for parts in list(zip(*held, strict=True))[:3]]
+                parts = [
+                    resolve(own, self.positions[rank], torch.device("cpu"))(*tokens, *mine[3:])[0]
+                    for rank, mine in zip(members, held, strict=True)
+                ]
+                total = torch.stack(parts).sum(0)
+                for rank, piece in zip(members, total.split([len(mine[0]) for mine in held]), strict=True):
+                    found[rank] = piece
+        return [piece for piece in found if piece is not None]
 
 
 def _stored_name(node: Node, slots: tuple[str, ...] | None) -> str:

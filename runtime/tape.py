@@ -19,7 +19,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_KERNELS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_")
+_KERNELS = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "convolution",
+    "autopar::experts_forward",
+    "autopar::exchanged_forward",
+    "_scaled_dot_product_",
+)
 _here = threading.local()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]  # not in its stub
 from torch.distributed.device_mesh import DeviceMesh
@@ -122,6 +123,12 @@ def has_no_other_holder(tensor: Tensor) -> bool:
     alone = base is None or count(base) == 2
     holders = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
     return alone and holders == (2 if base is None else 3)
+
+
+def group_named(name: str) -> dist.ProcessGroup:
+    """The process group of a name, as functional collectives find theirs: an operator takes no group as an argument."""
+    found: dist.ProcessGroup = dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
+    return found
 
 
 def is_message(work: Any) -> bool:

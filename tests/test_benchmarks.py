@@ -54,7 +54,7 @@ def test_without_a_gpu_the_gpu_benchmark_says_so(capsys: pytest.CaptureFixture[s
 def run(tmp_path: Path, *words: str) -> str:
     command = [sys.executable, "-W", "ignore", "-m", *words, "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert not done.returncode or "benchmarks.runtime" in words, done.stderr
+    assert not done.returncode or {"benchmarks.runtime", "benchmarks.moe"} & {*words}, done.stderr
     return done.stdout
 
 
@@ -117,3 +117,15 @@ def test_the_published_benchmark_runs(tmp_path: Path) -> None:
     out = run(tmp_path, "benchmarks.published", "--only", "Llama-3-8B")
     (row,) = json.loads((tmp_path / "published.json").read_text())["rows"]
     assert "5762 eager" in out and row["predicted"] > 0
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_experts_runs(tmp_path: Path) -> None:
+    """Equal outputs, the fastest rival named, a ratio with its interval, and the question of more experts."""
+    out = run(tmp_path, "benchmarks.moe", "--tiny", "--pairs", "6", "--device", "cpu")
+    found = json.loads((tmp_path / "moe.json").read_text())
+    first, more = found["cases"]
+    assert first["against"] in ("grouped_mm", "batched_mm", "eager", "naive")
+    assert more["against"] == "autopar, 8 experts"
+    assert all(each["ratio"]["low"] <= each["ratio"]["median"] <= each["ratio"]["high"] for each in found["cases"])
+    assert "| 64 experts: batch 2" in out

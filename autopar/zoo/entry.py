@@ -1,7 +1,8 @@
-"""One model of the zoo: an unmodified transformers model of its published size, on the meta device."""
+"""One model of the zoo: of its published size, on the meta device; most are unmodified transformers models."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A model by name: the class and the configuration that transformers builds it from.
+    """A model by name: the class and the configuration that it is built from, both in the module ``home``.
 
     ``batch_size`` and ``seq_len`` are what ``build`` takes where nothing is given; ``seq_len`` is None for models
     of pictures. ``longest`` is the most positions that the model can tell apart.
@@ -31,15 +32,15 @@ class Entry:
     kind: str
     seq_len: int | None = None
     longest: int | None = None
+    home: str = "transformers"
 
     def architecture(self, layers: int | None = None) -> Architecture:
         """The model's class and configuration, of the published depth or of ``layers``."""
-        import transformers
-
-        config = getattr(transformers, self.config_class)(**self.config)
+        home = importlib.import_module(self.home)
+        config = getattr(home, self.config_class)(**self.config)
         if layers is not None:
             set_layers(config, self.name, layers)
-        return Architecture(model_class=getattr(transformers, self.model_class), config=config, kind=self.kind)
+        return Architecture(model_class=getattr(home, self.model_class), config=config, kind=self.kind)
 
     def build(
         self, *, batch_size: int | None = None, seq_len: int | None = None, layers: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from autopar.zoo.entry import Entry
+from autopar.zoo.mixtures import MIXTURES
 
 # google-bert/bert-large-uncased: 335 million parameters with its masked-language-model head.
 BERT_LARGE = Entry(
@@ -106,5 +107,6 @@ ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
         GPT2, BERT_LARGE, T5_LARGE, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, VIT_LARGE, WHISPER_LARGE, RESNET50_100K, M6_10B,
+        *MIXTURES,
     )
 }  # fmt: skip

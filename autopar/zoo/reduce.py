@@ -1,7 +1,7 @@
 """The same model, smaller: a configuration of less depth and width that divides by what the whole one divides by.
 
 What a plan splits must stay splittable: heads keep their groups, and every other size keeps its power of two up
-to 64 (an odd vocabulary stays odd).
+to 64 (an odd vocabulary stays odd), the number of experts up to 16.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ HEADS = ("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads"
          "num_key_value_heads", "num_kv_heads")  # fmt: skip
 HEAD_WIDTHS = ("head_dim", "d_kv")
 WIDTHS = ("hidden_size", "n_embd", "d_model", "word_embed_proj_dim")
-INNER_WIDTHS = ("intermediate_size", "d_ff", "ffn_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim",
-                "hidden_sizes", "embedding_size")  # fmt: skip
+INNER_WIDTHS = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size", "d_ff", "ffn_dim",
+                "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "hidden_sizes", "embedding_size")  # fmt: skip
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 COUNTS = ("vocab_size", "num_labels")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_source_positions")
 
 LAYERS, LEAST_HEADS, HEAD_WIDTH, LEAST_WIDTH, LEAST_COUNT, LENGTH = 4, 4, 8, 16, 64, 32
-_POWER = 64
+_POWER, _MOST_EXPERTS, _MOST_PROTOTYPES = 64, 16, 4
 
 
 def set_layers(config: Any, name: str, layers: int) -> None:
@@ -79,6 +80,12 @@ def reduced(architecture: Architecture, *, all_of: int | None = None, length: in
         elif isinstance(value, list):
             least = min(value)
             setattr(config, key, [LEAST_WIDTH * (each // least) for each in value])
+    if "prototypes" in own:
+        config.prototypes = math.gcd(config.prototypes, _MOST_PROTOTYPES)
+    for key in EXPERTS:
+        if key in own and isinstance(getattr(config, key), int):
+            fewest = math.gcd(getattr(config, key), _MOST_EXPERTS)
+            setattr(config, key, fewest if fewest >= config.num_experts_per_tok else getattr(config, key))
     for key in (*COUNTS, *POSITIONS):
         value = getattr(config, key, None)
         if isinstance(value, int) and key not in config.attribute_map:
@@ -99,7 +106,7 @@ def _narrow(config: Any, own: list[str], heads: int, fewer: int) -> int:
         return 1
     before = getattr(config, widths[0])
     each = max(1, before // heads // HEAD_WIDTH)
-    for key in HEAD_WIDTHS:
+    for key in () if "qk_rope_head_dim" in own else HEAD_WIDTHS:  # there heads have parts, which are kept
         if key in own and isinstance(getattr(config, key), int):
             setattr(config, key, max(HEAD_WIDTH, getattr(config, key) // each))
     for key in widths:

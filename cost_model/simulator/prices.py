@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.collectives import collective_s
@@ -28,6 +28,7 @@ class Prices:
         self.groups = axis_groups(mesh.axes, cluster)
         # share of computing behind which communication can hide, on the worst device
         self.overlap = min(overlap_fraction(device, profile) for device in cluster.devices)
+        self.imbalance = profile.experts_imbalance
         self._compute: dict[OpCost, int] = {}
         self._moves: dict[tuple[str, int, Group], int] = {}
 
@@ -82,19 +83,34 @@ def local_bytes(value: Value) -> int:
 
 
 def op_costs(
-    node: Node, operands: Sequence[Value | None], wanted: Sequence[bool]
+    node: Node, operands: Sequence[Value | None], wanted: Sequence[bool], imbalance: float
 ) -> tuple[OpCost | None, OpCost | None]:
     """What one device does at a node of a lowered program, forward and backward; None where that is nothing.
 
-    ``operands``: flattened; ``wanted``: which of them get a gradient.
+    ``operands``: flattened; ``wanted``: which of them get a gradient; ``imbalance``: of experts that are split.
     """
     entry = local_row(node)
     if entry.op_class == "view":
         return None, None
-    given = [None if value is None else local_shape(value) for value in operands]
     made = [local_shape(value) for value in node.results]
-    flops = count_flops(entry.flops, node_rule(node, given, made, given=entry).sizes) if entry.flops else 0
+    sizes = _sizes(node, operands) if entry.flops else {}
     tensors = [
         (local_shape(value), value.type.dtype) for value in (*operands, *node.results) if value is not None
     ]
-    return work(node.target, entry, flops, tensors, math.prod(made[0]), wanted)
+    flops, beside = count_flops(entry.flops, sizes), count_flops(entry.moved, sizes)
+    if node.attr("among") is not None:
+        flops, beside = round(flops * imbalance), round(beside * imbalance)
+    return work(node.target, entry, flops, tensors, math.prod(made[0]), wanted, beside)
+
+
+def exchanged_bytes(node: Node, values: Mapping[str, Value], imbalance: float) -> int:
+    """What one device sends, and gets back, within experts that are split over an axis on which tokens are too."""
+    sizes = _sizes(node, [values[name] for name in node.uses()])
+    return round(count_flops(local_row(node).exchanged, sizes) * imbalance) * DTYPE_BYTES[node.results[0].type.dtype]
+
+
+def _sizes(node: Node, operands: Sequence[Value | None]) -> Mapping[str, int]:
+    """Of the factors of a lowered operation's rule, on one device."""
+    given = [None if value is None else local_shape(value) for value in operands]
+    made = [local_shape(value) for value in node.results]
+    return node_rule(node, given, made, given=local_row(node)).sizes

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from autopar.cost_model.simulator.gradients import RECEIVED, Gradients, flat
 from autopar.cost_model.simulator.instructions import Collective, Move, Part, Post, Wait, Work
-from autopar.cost_model.simulator.prices import Prices, link, local_bytes, op_costs
+from autopar.cost_model.simulator.prices import Prices, exchanged_bytes, link, local_bytes, op_costs
 from autopar.ir.convert import COLLECTIVES
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.optable import local_row, row
@@ -147,7 +147,7 @@ class _Writing:
         marks = [self._mark(name) for name in names]
         grads = [bool(mark) for mark in marks]
         operands = [None if name is None else self.values[name] for name in names]
-        forward, backward = op_costs(node, operands, grads)
+        forward, backward = op_costs(node, operands, grads, self.prices.imbalance)
         dear = local_row(node).op_class in EXPENSIVE
         if forward is not None:
             ns = self.prices.compute_ns(forward)
@@ -160,6 +160,22 @@ class _Writing:
             self.totals["backward_ns"] += ns
             own = round(ns * _own_share(node, marks))
             entry.inputs, entry.weights = _work(node, "backward", ns - own), _work(node, "backward", own)
+        if node.attr("exchange") is not None:
+            self._exchange(entry, any(grads))
+
+    def _exchange(self, entry: _Entry, learns: bool) -> None:
+        """Rows of tokens go to the experts of other devices before the work, and back after it."""
+        node, axis = entry.node, str(entry.node.attr("exchange"))
+        size = exchanged_bytes(node, self.values, self.prices.imbalance)
+        ahead, behind = (self._move(node, "all_to_all", size, axis, phase) for phase in ("forward", "backward"))
+        assert ahead is not None and behind is not None
+        self.totals["sent_ns"] += 2 * ahead.ns
+        entry.forward = (Collective(ahead), *entry.forward, Collective(ahead))
+        if entry.again:
+            entry.again = (_recomputed(ahead), *entry.again, _recomputed(ahead))
+        if learns:
+            self.totals["sent_back_ns"] += 2 * behind.ns
+            entry.inputs = (Collective(behind), *entry.inputs, Collective(behind))
 
     def _moves(self, node: Node) -> tuple[Move | None, Move | None]:
         """What a conversion sends, forward and backward."""

@@ -22,6 +22,7 @@ from autopar.passes.trace.assigns import DETACH, Write, with_assigns
 from autopar.passes.trace.chains import middles
 from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
+from autopar.passes.trace.experts import TARGETS
 from autopar.passes.trace.instances import Instance
 from autopar.passes.trace.repeats import MARK, REPEAT, UnrepeatableError
 from autopar.passes.trace.replay import regions, standing_for
@@ -237,7 +238,7 @@ class Reader:
             return pieces[node.args[1]]
         if not isinstance(target, torch._ops.OpOverload):
             return self._region(module, node, source)
-        name = str(target)
+        name = TARGETS.get(str(target), str(target))
         if name.startswith(_NO_EFFECT):
             return None
         if name in _TRANSPARENT or (name.split(".")[1] in _SAME_TENSOR and _gives_itself(node)):

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.families.family import BATCH, SEQ, VOCAB, Family, labels, normal, settled, tokens
+import autopar.nn
+from tests.families.family import BATCH, SEQ, VOCAB, Family, causal_batch, labels, normal, settled, tokens
 
 
 class Translator(nn.Module):
@@ -41,6 +42,29 @@ class Reader(nn.Module):
         return F.cross_entropy(self.head(made).flatten(0, 1), labels.flatten())
 
 
+class Mixture(nn.Module):
+    """Layers of experts, with choices dropped and both auxiliary losses. ``router``: how experts are chosen."""
+
+    def __init__(self, **router: Any) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, 32)
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(2))
+        self.experts = nn.ModuleList(
+            autopar.nn.MoE(32, 48, 4, capacity_factor=1.0, balance_loss=0.1, z_loss=0.1, **router) for _ in range(2)
+        )
+        self.head = nn.Linear(32, VOCAB)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        hidden, auxiliary, dropped = self.embedding(input_ids), [], []
+        for norm, experts in zip(self.norms, self.experts, strict=True):
+            made, loss, lost = experts(norm(hidden))
+            hidden = hidden + made
+            auxiliary.append(loss)
+            dropped.append(lost)
+        loss = F.cross_entropy(self.head(hidden).flatten(0, 1), labels.flatten())
+        return {"loss": sum(auxiliary, loss), "dropped": torch.stack(dropped, dim=1)}
+
+
 class _Scaled(torch.autograd.Function):
     """The identity, with a gradient twice as large: what a trace must not lose."""
 
@@ -71,6 +95,10 @@ PLAIN: tuple[Family, ...] = (
            batch=lambda: {"source": tokens(), "target": tokens(5), "labels": labels()}),
     Family(name="lstm", build=lambda: settled(Reader()), tolerance=1e-10,
            batch=lambda: {"input_ids": tokens(), "labels": labels()}),
+    Family(name="autopar.nn.MoE", build=lambda: settled(Mixture(top_k=2, normalize=True)), tolerance=1e-10,
+           batch=causal_batch),
+    Family(name="autopar.nn.MoE, prototypes", build=lambda: settled(Mixture(top_k=1, prototypes=2, activation="relu")),
+           tolerance=1e-10, batch=causal_batch),
     Family(name="custom-autograd", build=lambda: settled(Custom()), tolerance=1e-10,
            batch=lambda: {"x": normal(BATCH, 32), "target": normal(BATCH, 32, seed=6)}),
 )  # fmt: skip

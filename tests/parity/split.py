@@ -17,12 +17,16 @@ PRODUCTS = (
     "aten.convolution.default",
     "aten.scaled_dot_product_attention.default",
     "autopar.sdpa_rows",
+    "autopar.experts",
 )
 
 
 def product_flops(node: Node, types: dict[str, Value]) -> int:
     """Forward FLOPs of a matrix product over *global* shapes."""
     shapes = [types[name].type.shape for name in node.uses()]
+    if node.target == "autopar.experts":
+        rows = math.prod(shapes[1])
+        return 2 * rows * (math.prod(shapes[3][1:]) + math.prod(shapes[4][1:]))
     if "sdpa" in node.target or "scaled_dot" in node.target:
         *batch, rows, depth = shapes[0]
         return 4 * math.prod(batch) * rows * shapes[1][-2] * depth

@@ -124,7 +124,7 @@ def drawn(case: Case) -> dict[str, Any]:
 
 def loss_of(family: Family, model: nn.Module, batch: dict[str, Any]) -> Tensor:
     if family.loss_fn is None:
-        return model(**batch).loss  # type: ignore[no-any-return]
+        return model(**batch)["loss"]  # type: ignore[no-any-return]
     given = {name: value for name, value in batch.items() if name != "target"}
     return family.loss_fn(model(**given), batch["target"])
 

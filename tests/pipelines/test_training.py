@@ -22,9 +22,11 @@ QUICK = [
     *(Case(family=family, mesh={"pp": 2}) for family in FAMILIES),
     *(Case(family="llama", mesh={"pp": 2}, options={"schedule": s}) for s in ("gpipe", "interleaved", "zero_bubble")),
     Case(family="deep gpt2", mesh={"pp": 2}, options={"memory_budget": 1_590_000}),  # the first stage recomputes
+    Case(family="autopar.nn.MoE", mesh={"pp": 2}),  # losses of both stages, drops in each microbatch
 ]
 FOUR = [
     Case(family="gpt2", mesh=PP2DP2), Case(family="t5", mesh=PP2TP2), Case(family="llama", mesh=PP4),
+    Case(family="autopar.nn.MoE, prototypes", mesh=PP2DP2),
     Case(family="vit", mesh={"dp": 2, "tp": 2}),  # one sample a microbatch: two parameters with one gradient
 ]  # fmt: skip
 SLOW_TWO = [
@@ -87,7 +89,8 @@ def test_training_is_that_of_one_device(launch: str, case: Case) -> None:
 def test_a_rank_holds_the_parameters_of_its_stages_alone(case: Case) -> None:
     at = QUICK.index(case)
     held = [set(found[at]["names"]) for found in launched("two")]
-    tied = {"gpt2": 1, "deep gpt2": 1, "t5": 3}.get(case.family, 0)  # embedding and head, relative positions of encoder and decoder
+    # embedding and head, relative positions of encoder and decoder
+    tied = {"gpt2": 1, "deep gpt2": 1, "t5": 3}.get(case.family, 0)
     assert len(held[0] & held[1]) <= tied
     assert held[0] - held[1] and held[1] - held[0]
 

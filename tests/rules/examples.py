@@ -195,6 +195,16 @@ def _losses() -> None:
     ex("autopar.count_targets", ints(4, 12), fixed(4), ignore_index=2)
 
 
+def _experts() -> None:
+    ex("autopar.experts", f(12, 4), ints(12, 12, 2), f(12, 2), f(12, 8, 4), f(12, 4, 4), gate="silu-glu")
+    ex("autopar.experts", f(6, 4), ints(4, 6, 3), f(6, 3), f(4, 4, 24), f(4, 12, 4), f(4, 24),
+       gate="silu-glu pairs alpha=1.702 limit=7.0 shift=1.0", transposed=True)  # fmt: skip
+    ex("autopar.experts", f(5, 3), ints(4, 5, 1), f(5, 1), f(4, 6, 3), f(4, 3, 6), None, gate="relu2")
+    ex("autopar.experts", f(4, 1), ints(1, 4, 2), f(4, 2), f(1, 12, 1), f(1, 1, 12), f(1, 12), gate="gelu")
+    ex("autopar.expert_bias", ints(12, 6, 2), f(6, 2), f(12, 4))
+    ex("autopar.expert_bias", ints(3, 4, 1), f(4, 1), f(3, 6))
+
+
 def _draws() -> None:
     """The last operand is the state of the random numbers."""
     for shape in ((12, 1, 5), (4, 6), (12,), (2, 3, 4, 6)):
@@ -205,7 +215,7 @@ def _draws() -> None:
     ex("autopar.advance", ints(1000, 4), by=3)
 
 
-for group in (_pointwise, _products, _reductions, _views, _whole, _losses, _draws):
+for group in (_pointwise, _products, _reductions, _views, _whole, _losses, _experts, _draws):
     group()
 
 # Rows that cannot be run by themselves, and why.

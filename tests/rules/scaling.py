@@ -65,6 +65,8 @@ INDEXED: dict[str, tuple[int, int | str]] = {
     "aten.index_select.default": (0, "dim"),
     "aten.gather.default": (0, "dim"),
     "autopar.count_targets": (1, 0),
+    "autopar.experts": (3, 0),
+    "autopar.expert_bias": (2, 0),
     **{f"autopar.{name}": (0, -1) for name in ("cross_entropy", "cross_entropy_rows", "cross_entropy_stats")},
 }
 

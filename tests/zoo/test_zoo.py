@@ -22,6 +22,12 @@ PUBLISHED = {
     "whisper-large": 1_543_304_960,
     "resnet50-100k": 228_408_032,
     "m6-10b": 10_159_734_784,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "deepseek-v3": 671_026_404_352,
+    "m6-moe-100b": 103_215_343_616,
+    "m6-moe-1t": 1_002_753_566_720,
+    "m6-moe-10t": 10_050_951_194_624,
 }
 
 
@@ -40,6 +46,14 @@ def built(name):
 def test_every_model_has_its_published_number_of_parameters(name, built):
     model, _ = built
     assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(("name", "billions"), [("m6-moe-100b", 103.1), ("m6-moe-1t", 1003), ("m6-moe-10t", 10050)])
+def test_the_experts_of_m6_are_what_was_published(name, billions):
+    """Layers · experts · 2 · 1024 · their width; what is around them is our own."""
+    model, _ = find(name).build()
+    experts = sum(p.numel() for key, p in model.named_parameters() if key.endswith((".moe.up", ".moe.down")))
+    assert experts / 1e9 == pytest.approx(billions, rel=5e-4)
 
 
 def test_nothing_of_a_model_is_in_memory(built):
@@ -74,7 +88,8 @@ def test_embeddings_are_tied_as_published():
     language = [entry for entry in ENTRIES.values() if entry.seq_len is not None]
     models: dict[str, Any] = {entry.name: entry.build(layers=1)[0] for entry in language}
     tied = {name for name, model in models.items() if model.config.tie_word_embeddings}
-    assert tied == {"gpt2", "bert-large", "t5-large", "whisper-large", "m6-10b"}
+    m6 = {name for name in ENTRIES if name.startswith("m6")}
+    assert tied == {"gpt2", "bert-large", "t5-large", "whisper-large"} | m6
 
 
 def test_a_model_of_pictures_has_no_sequence():

@@ -1,0 +1,174 @@
+"""Experts as one operation: each token goes through the few experts that were chosen for it.
+
+    result[t] = sum over k of weight[t, k] · down[e] · gate(up[e] · x[t] + up_bias[e])    with e = index[t, k] - start
+
+x [T, H] · index, weight [T, K] · up [E, c I, H], c = 2 for a gated one, else 1 · down [E, H, I] · up_bias [E, c I] ·
+``transposed``: up [E, H, c I], down [E, I, H]. An index whose expert is not among the E that are here adds nothing.
+
+Rows of the tokens are put in order of their experts and multiplied expert by expert (``experts_loop.py``), or all at
+once where torch can (``experts_fused.py``). Autograd keeps the operands, the order, and what the first projection gave.
+It is one operation of what ``torch.export`` makes; ``torch.compile`` calls it between two graphs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autopar.ir.gates import Gate
+from autopar.runtime import experts_fused, experts_loop
+
+_library = torch.library.Library("autopar", "FRAGMENT")
+_WEIGHTS = "Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias"
+_HOW = "str gate, bool transposed=False, int start=0"
+_library.define(f"experts({_WEIGHTS}, *, {_HOW}) -> Tensor")
+_library.define(f"experts_forward({_WEIGHTS}, *, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor[])")
+_library.define(
+    "experts_backward(Tensor grad, Tensor x, Tensor weight, Tensor up, Tensor down, Tensor order, Tensor ends, "
+    "Tensor[] inner, *, str gate, bool transposed, bool[] wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def experts(
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None, *,
+    gate: str, transposed: bool = False, start: int = 0,
+) -> Tensor:  # fmt: skip
+    """The operation, differentiable in all but the index."""
+    if torch.compiler.is_exporting():
+        return _whole(x, index, weight, up, down, up_bias, gate=gate, transposed=transposed, start=start)
+    result: Tensor = _computed(x, index, weight, up, down, up_bias, gate, transposed, start)
+    return result
+
+
+# Its shapes are data: a compiled graph ends before it, and another goes on.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _computed(*args: Any) -> Tensor:
+    result: Tensor = _Experts.apply(*args)  # type: ignore[no-untyped-call]
+    return result
+
+
+def expert_bias(index: Tensor, weight: Tensor, bias: Tensor, *, start: int = 0) -> Tensor:
+    """``sum over k of weight[t, k] · bias[index[t, k] - start]`` [T, H], of a bias [E, H]: linear in both."""
+    here = index - start
+    inside = (here >= 0) & (here < bias.shape[0])
+    of_each = torch.where(inside, weight, 0)
+    mixed = of_each.new_zeros(index.shape[0], bias.shape[0])
+    return mixed.scatter_add(1, torch.where(inside, here, 0), of_each).to(bias.dtype) @ bias
+
+
+def _forward(
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, *,
+    gate: str, transposed: bool = False, start: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+    """Result, the rows' places in the index, where experts end, and what the first projection gave [rows, c I], in
+    pieces."""
+    order, ends = in_order(index, start, up.shape[0])
+    how, (first, second) = Gate.parse(gate), (up, down) if transposed else (up.mT, down.mT)
+    if experts_fused.usable(x, weight.numel(), up, down):
+        rows = experts_fused.Rows.of(order, ends, index.shape[1])
+        result, inner = experts_fused.forward(x, weight, rows, first, second, up_bias, how)
+        return result, order, ends, [inner]
+    bounds = ends.tolist()
+    order = order[: bounds[-1]]
+    token, share = _of_rows(order, weight)
+    result, kept = experts_loop.forward(x, token, share, bounds, first, second, up_bias, how)
+    return result, order, ends, kept
+
+
+def _backward(
+    grad: Tensor, x: Tensor, weight: Tensor, up: Tensor, down: Tensor, order: Tensor, ends: Tensor,
+    inner: list[Tensor], *, gate: str, transposed: bool, wants: tuple[bool, bool, bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
+    how, (first, second) = Gate.parse(gate), (up, down) if transposed else (up.mT, down.mT)
+    whole = len(inner) == 1 and len(inner[0]) == weight.numel()
+    if whole and experts_fused.usable(x, weight.numel(), up, down):
+        rows = experts_fused.Rows.of(order, ends, weight.shape[1])
+        of_x, of_weight, *found = experts_fused.backward(
+            grad, x, weight, rows, first, second, inner[0], how, transposed=transposed, wants=wants
+        )
+    else:
+        bounds = ends.tolist()
+        if whole:  # made all at once, of parameters that lay elsewhere then
+            counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
+            order, inner = order[: bounds[-1]], list(inner[0][: bounds[-1]].split([n for n in counts if n]))
+        token, share = _of_rows(order, weight)
+        found = [
+            torch.empty_like(each) if wanted else None
+            for each, wanted in zip((up, down, up.new_empty(up.shape[0], first.shape[2])), wants, strict=True)
+        ]
+        into_up, into_down = (each if transposed or each is None else each.mT for each in found[:2])
+        of_x, of_share = experts_loop.backward(
+            grad, x, token, share, bounds, first, second, inner, how, into_up, into_down, found[2]
+        )
+        of_weight = weight.new_zeros(weight.numel()).index_copy_(0, order, of_share).view(weight.shape)
+    of_up, of_down, of_bias = (up.new_empty(0) if each is None else each for each in found)
+    return of_x, of_weight, of_up, of_down, of_bias
+
+
+def _of_rows(order: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The token of each row, and its weight [n, 1]."""
+    return order.div(weight.shape[1], rounding_mode="floor"), weight.reshape(-1).index_select(0, order).unsqueeze(-1)
+
+
+def in_order(index: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
+    """Places in the flattened index by expert, those of one expert in order, the choices of other experts than the
+    ``count`` from ``start`` on last; and after how many of them each expert ends."""
+    here = index.reshape(-1) - start
+    known, order = torch.sort(torch.where((here >= 0) & (here < count), here, count), stable=True)
+    return order, torch.searchsorted(known, torch.arange(count, device=index.device, dtype=known.dtype), right=True)
+
+
+class _Experts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
+        gate: str, transposed: bool, start: int,
+    ) -> Tensor:  # fmt: skip
+        how = {"gate": gate, "transposed": transposed}
+        result, *places, kept = torch.ops.autopar.experts_forward(
+            x, index, weight, up, down, up_bias, **how, start=start
+        )
+        ctx.save_for_backward(x, weight, up, down, *places, *kept)
+        ctx.how = how
+        return result  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        wants = ctx.needs_input_grad[3:6]
+        saved = ctx.saved_tensors
+        x, weight, *found = torch.ops.autopar.experts_backward(grad, *saved[:6], saved[6:], **ctx.how, wants=wants)
+        parameters = (each if wanted else None for each, wanted in zip(found, wants, strict=True))
+        return x, None, weight, *parameters, None, None, None
+
+
+def _whole(*args: Any, **how: Any) -> Tensor:
+    """As one operation of the graph of a trace, whose gradient is not asked for."""
+    with torch._C._AutoDispatchBelowAutograd():
+        result: Tensor = torch.ops.autopar.experts(*args, **how)
+    return result
+
+
+def _differentiable(
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, **how: Any
+) -> Tensor:
+    return experts(x, index, weight, up, down, up_bias, **how)
+
+
+def _alone(*args: Any, **how: Any) -> Tensor:
+    """Without a gradient."""
+    result: Tensor = torch.ops.autopar.experts_forward(*args, **how)[0]
+    return result
+
+
+_library.impl("experts", _differentiable, "Autograd")
+_library.impl("experts", _alone, "CompositeExplicitAutograd")
+_library.impl("experts_forward", _forward, "CompositeExplicitAutograd")
+_library.impl("experts_backward", _backward, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("autopar::experts", lib=_library)  # type: ignore[untyped-decorator]
+def _experts_shape(x: Tensor, *args: Any, **how: Any) -> Tensor:
+    return torch.empty_like(x)

@@ -1,0 +1,118 @@
+"""All experts at once, by ``torch.nn.functional.grouped_mm``.
+
+For bf16 on GPUs, where it is one kernel; and on CPUs, where it is a loop in C++, for so few rows that one in Python
+would take longer. Nothing is read back from the device, so there is a row for every choice, those of experts that are
+elsewhere last. What stands in their rows is undefined, NaN perhaps, until rows become tokens and weights again: there
+they are 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autopar.ir.gates import Gate
+from autopar.runtime.gates import gated, gated_and_backward
+
+_ALIGNMENT = 16  # bytes; torch refuses other addresses and strides
+_LEAST_CAPABILITY = (8, 0)
+# Of what the first projection gives, for each expert: below, a turn in Python takes longer than its arithmetic.
+_FEW_BYTES = 128 * 1024
+
+
+def usable(x: Tensor, choices: int, up: Tensor, down: Tensor) -> bool:
+    """Whether this is the faster way for ``choices`` rows, and torch can do it."""
+    if x.is_cuda:
+        fast = x.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x.device) >= _LEAST_CAPABILITY
+    else:
+        few = choices * up[0].numel() // x.shape[1] * x.element_size() <= len(up) * _FEW_BYTES
+        fast = x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and few
+    return fast and x.dtype == up.dtype == down.dtype and aligned(x, up, down)
+
+
+def aligned(*operands: Tensor) -> bool:
+    """Whether every matrix begins, and every row and column of it ends, at an address that the kernel takes."""
+    return all(
+        each.data_ptr() % _ALIGNMENT == 0
+        and each.is_contiguous()
+        and all(width * each.element_size() % _ALIGNMENT == 0 for width in each.shape[1:])
+        for each in operands
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """``order`` [T K]: which choice each row is. ``place`` [T K]: the row of each choice. ``ends`` int32 [E].
+
+    ``expert`` [T K]: of each row, E for those elsewhere. ``each``: K.
+    """
+
+    order: Tensor
+    place: Tensor
+    ends: Tensor
+    expert: Tensor
+    each: int
+
+    @classmethod
+    def of(cls, order: Tensor, ends: Tensor, each: int) -> Rows:
+        numbers = torch.arange(len(order), device=order.device)
+        expert = torch.searchsorted(ends, numbers, right=True)
+        place = torch.empty_like(order).index_copy_(0, order, numbers)
+        return cls(order=order, place=place, ends=ends.int(), expert=expert, each=each)
+
+    def taken(self, tokens: Tensor) -> Tensor:
+        """[T, a] -> [T K, a]: the token of each row."""
+        return tokens.index_select(0, self.order.div(self.each, rounding_mode="floor"))
+
+    def product(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """[T K, a] and [E, a, b] -> [T K, b]."""
+        return F.grouped_mm(rows, weights, offs=self.ends)
+
+    def outer(self, left: Tensor, right: Tensor) -> Tensor:
+        """[T K, a] and [T K, b] -> [E, a, b]: the sum over each expert's rows."""
+        return F.grouped_mm(left.mT, right, offs=self.ends)
+
+    def of_choices(self, rows: Tensor) -> Tensor:
+        """[T K, a] -> [T, K, a], 0 where the expert is elsewhere."""
+        absent = (self.expert == len(self.ends)).index_select(0, self.place).unsqueeze(-1)
+        return rows.index_select(0, self.place).masked_fill_(absent, 0).view(-1, self.each, rows.shape[-1])
+
+
+def forward(
+    x: Tensor, weight: Tensor, rows: Rows, up: Tensor, down: Tensor, up_bias: Tensor | None, gate: Gate
+) -> tuple[Tensor, Tensor]:
+    """The result [T, H] and what the first projection gave [T K, c I].
+
+    ``weight`` [T, K]; ``up`` [E, H, c I] and ``down`` [E, I, H]: as rows are multiplied by them.
+    """
+    inner = rows.product(rows.taken(x), up)
+    if up_bias is not None:
+        inner += F.pad(up_bias, (0, 0, 0, 1)).index_select(0, rows.expert)
+    made = rows.of_choices(rows.product(gated(gate, inner), down))
+    return (made * weight.unsqueeze(-1)).sum(1).to(x.dtype), inner
+
+
+def backward(
+    grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, up: Tensor, down: Tensor, inner: Tensor, gate: Gate, *,
+    transposed: bool, wants: tuple[bool, bool, bool],
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """Gradients of x, weight, up, down and up_bias as they are stored; ``wants``: which of the last three."""
+    given, share = rows.taken(grad), weight.flatten().index_select(0, rows.order).unsqueeze(-1)
+    middle, inwards = gated_and_backward(gate, inner)
+    of_middle = rows.product(given, down.mT)
+    of_weight = rows.of_choices((of_middle * middle).sum(-1, keepdim=True, dtype=weight.dtype)).squeeze(-1)
+    of_inner = inwards(of_middle.mul_(share))
+    pairs = ((rows.taken(x), of_inner), (middle, given.mul_(share)))
+    of_up, of_down = (
+        (rows.outer(before, after) if transposed else rows.outer(after, before)) if wanted else None
+        for wanted, (before, after) in zip(wants[:2], pairs, strict=True)
+    )
+    of_bias = None
+    if wants[2]:
+        sums = of_inner.new_zeros(len(rows.ends) + 1, of_inner.shape[1])
+        of_bias = sums.index_put_((rows.expert,), of_inner, accumulate=True)[:-1]
+    of_x = rows.of_choices(rows.product(of_inner, up.mT)).sum(1)
+    return of_x, of_weight, of_up, of_down, of_bias

@@ -1,0 +1,110 @@
+"""The kernel of all experts at once against that of one after the other."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autopar.runtime import experts_fused
+from autopar.runtime.experts import experts
+from tests.moe.plain import Sizes, operands
+
+INDICES = {
+    "every expert": None,
+    "all to one expert": torch.zeros(7, 2, dtype=torch.int64),
+    "empty experts": torch.tensor([[0, 3]] * 7),
+    "some elsewhere": torch.tensor([[-1, 4], [9, 2], [4, 4], [1, -3], [3, 0], [5, 5], [2, 2]]),
+    "all elsewhere": torch.full((7, 2), 4),
+}
+
+
+def grouped(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
+    """``grouped_mm`` by its documentation, in any element type; what it leaves undefined is NaN."""
+    bounds = [0, *offs.tolist()]
+    if right.dim() == 3:
+        out = left.new_full((left.shape[0], right.shape[2]), float("nan"))
+        for weights, (first, last) in zip(right, itertools.pairwise(bounds), strict=True):
+            out[first:last] = left[first:last] @ weights
+        return out
+    return torch.stack([left[:, a:b] @ right[a:b] for a, b in itertools.pairwise(bounds)])
+
+
+def differentiated(given: list[Tensor | None], **options: Any) -> list[Tensor]:
+    """The result and every gradient."""
+    leaves = [x for x in given if x is not None and x.requires_grad]
+    result = experts(*given, gate="silu-glu", **options)  # type: ignore[arg-type]
+    return [result, *torch.autograd.grad(result.cos().sum(), leaves)]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_all_at_once_is_one_after_the_other(
+    index: Tensor | None, transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of experts that are elsewhere are undefined in between, and nothing of them comes through."""
+    given = operands(Sizes(), index=index, transposed=transposed, biased=True)
+    expected = differentiated(given, transposed=transposed)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
+    monkeypatch.setattr(F, "grouped_mm", grouped)
+    for found, wanted in zip(differentiated(given, transposed=transposed), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_parameters_may_lie_elsewhere_in_backward(index: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathered anew, where the kernel does not take them: what all at once left is read one after the other."""
+    given = operands(Sizes(), index=index, biased=True)
+    leaves = [x for x in given if x is not None and x.requires_grad]
+    _, *expected = differentiated(given)
+    monkeypatch.setattr(F, "grouped_mm", grouped)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
+    result = experts(*given, gate="silu-glu")  # type: ignore[arg-type]
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: False)
+    for found, wanted in zip(torch.autograd.grad(result.cos().sum(), leaves), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_torch_takes_the_calls_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own ``grouped_mm`` in float32, on widths of whole 16 bytes."""
+    index = INDICES["some elsewhere"]
+    given = operands(Sizes(hidden=8, inner=12), index=index)
+    small = [None if x is None else x.float().detach().requires_grad_() if x.is_floating_point() else x for x in given]
+    assert experts_fused.aligned(*(x for x in (small[0], small[3], small[4]) if x is not None))
+    expected = differentiated(small)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
+    for found, wanted in zip(differentiated(small), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_widths_that_the_kernel_does_not_take_are_known() -> None:
+    """A matrix of 6 float32 columns, one that begins in the middle of 16 bytes, one that is turned."""
+    rows = torch.zeros(4, 8)
+    assert experts_fused.aligned(rows)
+    assert not experts_fused.aligned(torch.zeros(4, 6))
+    assert not experts_fused.aligned(torch.zeros(33)[1:].view(4, 8))
+    assert not experts_fused.aligned(torch.zeros(8, 8).T)
+
+
+def test_gradients_that_nobody_wants_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With frozen experts the tokens and the weights still learn, in both kernels, and no product is made for more."""
+    given = [None if x is None else x.detach() for x in operands(Sizes(), biased=True)]
+    for leaf in (given[0], given[2]):
+        assert leaf is not None
+        leaf.requires_grad_()
+    products: list[int] = []
+
+    def counted(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
+        products.append(right.dim())
+        return grouped(left, right, offs=offs)
+
+    monkeypatch.setattr(F, "grouped_mm", counted)
+    expected = differentiated(given)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
+    for found, wanted in zip(differentiated(given), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    assert products == [3, 3, 3, 3]
