@@ -355,11 +355,12 @@ class _Builder:
         ]
         settings, known = self.model.settings, self.ground.kept
         how = settings.zero, settings.schedule, settings.hybrid, settings.pooled
-        key = fact, stored, layouts, groups, into.modes, root, self.ample, how
+        among = self.ground.trained(graph)
+        key = fact, stored, layouts, groups, into.modes, root, among, self.ample, how
         if key not in known:
             known[key] = keep(
                 fact, stored, layouts, groups, into.modes, conversions=self.edges.conversions, settings=settings,
-                microbatches=self.microbatches, root=root, ample=self.ample,
+                microbatches=self.microbatches, root=root, among=among, ample=self.ample,
             )  # fmt: skip
         into.parameter(name, fact, producer, starts, consumers, known[key])
 

@@ -49,6 +49,7 @@ class Ground:
         self._model = model
         self._strategies: dict[object, tuple[Strategy, ...]] = {}
         self._prices: dict[object, tuple[tuple[Strategy, ...], IntArray]] = {}
+        self._trained: dict[str, int] = {}
         self._layouts: dict[int, tuple[tuple[Strategy, ...], Layouts]] = {}
 
     def strategies(self, key: tuple[str, str], partial: tuple[frozenset[str], ...]) -> tuple[Strategy, ...]:
@@ -76,6 +77,13 @@ class Ground:
         if kind not in self._prices:
             self._prices[kind] = legal, self._priced(graph, node, legal)
         return self._prices[kind][1]
+
+    def trained(self, graph: Graph) -> int:
+        """How many trained parameters a block or the main graph has, 1 at least."""
+        if graph.name not in self._trained:
+            stored = [self._model.stored(graph, node) for node in graph.sources("param")]
+            self._trained[graph.name] = max(1, sum(one.trainable and not one.buffer for one in stored))
+        return self._trained[graph.name]
 
     def _priced(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
         key = node_key(graph, node)

@@ -63,6 +63,10 @@ class Pricing:
         group = self.groups.get(axis) or self._halves[axis]
         return nanoseconds(collective_s(kind, payload_bytes, group, self.cluster, self.profile))
 
+    def shared_ns(self, kind: str, payload_bytes: int, axis: str, among: int) -> int:
+        """One parameter's share of a collective that it and others, ``among`` in all, go through at once."""
+        return -(-self.collective_ns(kind, payload_bytes * among, axis) // among)
+
     @functools.cached_property
     def inside(self) -> Inside:
         """Neighbours on one node along each axis that may reduce gradients; () where that is everybody or nobody."""

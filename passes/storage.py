@@ -87,9 +87,13 @@ def keep(
     settings: Settings,
     microbatches: int,
     root: bool,
+    among: int,
     ample: bool = False,
 ) -> Kept:
-    """Price every (storage, set of layouts needed, mode). Conversions other than the runtime's are not in it."""
+    """Price every (storage, set of layouts needed, mode). Conversions other than the runtime's are not in it.
+
+    ``among``: trained parameters of the block, which FSDP2 gathers and reduces at once.
+    """
     shape = (len(layouts), len(needs), len(modes))
     # with memory to spare HSDP is no mode of its own: those that there are take its time where it is less
     hybrid = rivals(modes, conversions.pricing, settings, microbatches, root=root) if ample else {}
@@ -114,7 +118,7 @@ def keep(
                     cache[key] = _least_hidden(
                         _one(
                             fact, stored, layout, owned, late, one, conversions.pricing, settings, microbatches,
-                            root=root,
+                            root=root, among=among,
                         ) for one in (mode, *hybrid.get(mode, ()))
                     )  # fmt: skip
                 for name, number in zip(out, cache[key], strict=True):
@@ -160,7 +164,7 @@ def _kept_as_used(layout: Layout, needs: Sequence[Layout]) -> bool:
 
 def _one(
     fact: Fact, stored: StoredParameter, layout: Layout, owned: tuple[str, ...], late: tuple[str, ...], mode: Mode,
-    pricing: Pricing, settings: Settings, microbatches: int, *, root: bool,
+    pricing: Pricing, settings: Settings, microbatches: int, *, root: bool, among: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """(sync ns, hideable ns, bytes, transient bytes) of one way to keep the parameter."""
     whole = local_bytes(layout, fact.type, stored.dtype)
@@ -179,7 +183,7 @@ def _one(
     )
     held, transient = (replace(size, copy=0) if settings.pooled else size).summed(root=root)
     hide = sum(
-        count * pricing.collective_ns(kind, size, axis)
+        count * pricing.shared_ns(kind, size, axis, among)
         for kind, axis, size, _, count in reductions(
             owned, used, whole, layout.mesh.size, zero, microbatches, root=root, inside=inside
         )

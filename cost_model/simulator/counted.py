@@ -5,9 +5,9 @@ communication of its parameters what is more than its computing can cover (``pas
 
     sum over instances of  S + max(0, H - f * C)
 
-with S the operations, the collectives of the program and what comes once a step, H the gathers and reductions of each
-parameter by itself, and C the operations. In a pipeline the root is one instance for all places, and a transfer counts
-at both of its ends.
+with S the operations, the collectives of the program and what comes once a step, H the gathers and reductions of
+parameters, each as if all that it goes with were as large, and C the operations. In a pipeline the root is one instance
+for all places, and a transfer counts at both of its ends.
 """
 
 from __future__ import annotations
@@ -88,8 +88,11 @@ class _Instance:
     root: bool
 
 
-def counted(stage: Stage, known: AbstractSet[str] = frozenset()) -> Counted:
-    """Of one program. ``known``: parameters that an earlier stage has too, which count there alone."""
+def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | None = None) -> Counted:
+    """Of one program. ``known``: parameters that an earlier stage has too, which count there alone.
+
+    ``outside``: trained parameters of the root of all stages; None: of this one.
+    """
     program, prices = stage.program, stage.prices
     total = Counted()
     for instance in _instances(stage, known):
@@ -100,10 +103,11 @@ def counted(stage: Stage, known: AbstractSet[str] = frozenset()) -> Counted:
         if instance.root and stage.before is not None:  # counts as if each microbatch ran it
             sent_ns += stage.before.totals.sent_ns
         sent_s = program.microbatches * sent_ns / 1e9
+        among = len(instance.parameters) if outside is None or not instance.root else outside
         hide_ns = sums_ns = update_ns = 0
         for parameter in instance.parameters:
             zero = instance.zero if parameter.runtime_axes else 0
-            hide_ns += _moved_ns(parameter, zero, program, prices, root=instance.root)
+            hide_ns += _moved_ns(parameter, zero, program, prices, root=instance.root, among=among)
             part = -(-stored_bytes(parameter) // cut_into(parameter, zero, prices))
             sums_ns += sum(prices.move_ns("all_reduce", part, prices.groups[axis]) for axis in parameter.step_axes)
             moved = updated_bytes(parameter, zero, stage.optimizer, prices)
@@ -136,8 +140,14 @@ def _instances(stage: Stage, known: AbstractSet[str]) -> Iterator[_Instance]:
         )  # fmt: skip
 
 
-def _moved_ns(parameter: Parameter, zero: int, program: Program, prices: Prices, *, root: bool) -> int:
-    """Gathers and reductions of a parameter in a step, each by itself, gradients in the stored type."""
+def root_parameters(program: Program) -> frozenset[str]:
+    """Trained ones that belong to no call."""
+    own = owners(program)
+    return frozenset(p.fqn for p in program.parameters if p.trainable and not p.buffer and p.fqn not in own)
+
+
+def _moved_ns(parameter: Parameter, zero: int, program: Program, prices: Prices, *, root: bool, among: int) -> int:
+    """Its share of gathers and reductions in a step, if all ``among`` are as large, gradients in the stored type."""
     stored = stored_bytes(parameter)
     used = stored // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
     total = 0
@@ -147,5 +157,5 @@ def _moved_ns(parameter: Parameter, zero: int, program: Program, prices: Prices,
             times = 2 * program.microbatches
         elif stream == SCATTER and zero >= 2:
             times = program.microbatches
-        total += times * prices.move_ns(kind, payload, group)
+        total += times * -(-prices.move_ns(kind, payload * among, group) // among)
     return total

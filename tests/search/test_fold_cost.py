@@ -45,12 +45,13 @@ def merged(model: nn.Module) -> list[set[str]]:
 
 @pytest.mark.parametrize(("name", "layers", "mesh"), CASES)
 def test_folded_and_unfolded_searches_cost_the_same(name, layers, mesh):
-    """To the nanosecond, both proven; collectives start for free, so that their number does not matter."""
+    """But for rounding each parameter's share, both proven; collectives start for free, so their number is no matter."""
     model = BUILDERS[name](layers)
     short, long = (searched(model, mesh=mesh, how={"folded": way}) for way in (True, False))
     assert [block.count for block in short.blocks] == [layers]
     assert not long.blocks
-    assert short.objective_s == long.objective_s
+    shares = 4 * sum(1 for _ in model.parameters())
+    assert short.objective_s == pytest.approx(long.objective_s, rel=0, abs=shares * 1e-9)
     assert short.proven_optimal
     assert long.proven_optimal
 
