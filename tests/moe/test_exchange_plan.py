@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 
@@ -13,13 +14,16 @@ from autopar.cost_model.simulator import compare, simulate
 from autopar.finding import find_plan
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Node
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import TABLE
 from autopar.ir.plan import Plan
-from autopar.ir.program import Program
+from autopar.ir.program import Parameter, Program
 from autopar.ir.text import parse_graph, print_node
+from autopar.ir.types import TensorType
 from autopar.passes.candidates import fitting, searched_meshes
 from autopar.passes.facts import facts
+from autopar.passes.hybrid import kept_texts
 from autopar.passes.positions import positions
 from autopar.passes.strategies import Choice, Strategy, strategies
 from tests.families import FAMILIES
@@ -169,3 +173,14 @@ def test_a_batch_that_ep_does_not_cut_is_refused_with_the_reason() -> None:
     """Tokens enter split over dp and ep."""
     with pytest.raises(UsageError, match=r"cannot be cut into dp x ep = 8 parts"):
         fitting([Mesh.of({"dp": 4, "ep": 2})], 4, None, None)
+
+
+def test_few_experts_on_a_device_are_cut_inside() -> None:
+    """Cut along the experts, one of two data-parallel devices would have all there are and the other none."""
+    mesh = Mesh(BOTH)
+    one = Parameter(fqn="up", type=TensorType("f32", (2, 10, 6)), compute_dtype="f32", runtime_axes=("dp",),
+                    layout=Layout.parse("dp:R, ep:S(0)", mesh))  # fmt: skip
+    assert one.cut_dim(2) == 1
+    assert kept_texts(one, dict(BOTH)) == {"dp": "S(1)"}
+    assert replace(one, type=TensorType("f32", (4, 10, 6))).cut_dim(2) == 0
+    assert replace(one, type=TensorType("f32", (2, 5, 7))).cut_dim(2) == 0
