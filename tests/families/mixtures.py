@@ -21,9 +21,9 @@ def _mixture(name: str, model: str, config: str, **changes: Any) -> Family:
     return Family(name=name, build=build, batch=causal_batch)
 
 
-def mixtral(experts: int = 4) -> Family:
-    """With another number of experts than the family has."""
-    return _mixture("mixtral", "MixtralForCausalLM", "MixtralConfig", num_local_experts=experts)
+def mixtral(experts: int = 4, **changes: Any) -> Family:
+    """With another number of experts, or other changes, than the family has."""
+    return _mixture("mixtral", "MixtralForCausalLM", "MixtralConfig", num_local_experts=experts, **changes)
 
 
 MIXTURES: tuple[Family, ...] = (

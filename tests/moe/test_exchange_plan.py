@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import autopar
 from autopar.arguments import check
 from autopar.compiling import ready
 from autopar.cost_model import Cluster, load_profile
@@ -27,6 +28,7 @@ from autopar.passes.hybrid import kept_texts
 from autopar.passes.positions import positions
 from autopar.passes.strategies import Choice, Strategy, strategies
 from tests.families import FAMILIES
+from tests.families.mixtures import mixtral
 from tests.lowered import model_of, pricing_of
 from tests.parity.planned import NETWORKS
 
@@ -184,3 +186,14 @@ def test_few_experts_on_a_device_are_cut_inside() -> None:
     assert kept_texts(one, dict(BOTH)) == {"dp": "S(1)"}
     assert replace(one, type=TensorType("f32", (4, 10, 6))).cut_dim(2) == 0
     assert replace(one, type=TensorType("f32", (2, 5, 7))).cut_dim(2) == 0
+
+
+def test_a_free_search_shares_experts_out_where_that_is_fastest() -> None:
+    """Where experts weigh more than the rows that go to them: nothing was pinned."""
+    family = mixtral(experts=8, intermediate_size=256)
+    where = {"cluster": "1x4xCPU", "profile": str(NETWORKS / "streams.toml")}
+    free = autopar.plan(family.build(), family.batch(), **where)  # type: ignore[arg-type]
+    alone = autopar.plan(family.build(), family.batch(), mesh={"dp": 4}, **where)  # type: ignore[arg-type]
+    assert free.mesh == {"ep": 4}
+    assert free.objective_s < alone.objective_s
+    assert free.gap < 0.01
