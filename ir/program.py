@@ -64,6 +64,16 @@ class Parameter:
     step_axes: tuple[str, ...] = ()
     group: str = ""
 
+    def cut_dim(self, parts: int) -> int:
+        """The dim that ZeRO cuts: the first one, but where it is shorter than ``parts`` one that they divide.
+
+        Of a few experts on each device a part of each, else some devices would have all and others none.
+        """
+        local = self.layout.local_shape(self.type.shape)
+        if not local or local[0] >= parts:
+            return 0
+        return next((dim for dim, extent in enumerate(local) if extent % parts == 0), 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Program:

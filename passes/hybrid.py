@@ -38,7 +38,8 @@ def parts_of(parameter: Parameter, size: Callable[[str], int]) -> int:
 def kept_texts(parameter: Parameter, sizes: Mapping[str, int]) -> dict[str, str]:
     """For each axis over which ZeRO cuts the parameter: ``S(0)``, or among which neighbours."""
     among = parameter.inside or tuple(sizes[axis] for axis in parameter.runtime_axes)
+    place = f"S({parameter.cut_dim(math.prod(among))})"
     return {
-        axis: "S(0)" if count == sizes[axis] else f"S(0) in {count}s"
+        axis: place if count == sizes[axis] else f"{place} in {count}s"
         for axis, count in zip(parameter.runtime_axes, among, strict=True) if count > 1
     }  # fmt: skip

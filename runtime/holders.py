@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from autopar.ir.program import Parameter
 from autopar.runtime import torch_private
@@ -138,12 +138,15 @@ def _distribute(
     if zero == 0:
         torch_private.replicate(holder, mesh, policy, ignored)
     else:
+        parts = mesh.size(mesh.ndim - 1)
+        dims = {id(getattr(holder, name)): one.cut_dim(parts) for name, one in holder.described.values()}
         fully_shard(
             holder,
             mesh=mesh,
             reshard_after_forward=not holder.stays,
             mp_policy=policy,
             ignored_params=ignored,
+            shard_placement_fn=lambda parameter: Shard(dims[id(parameter)]),
         )
     assert isinstance(holder, FSDPModule)
     holder.set_gradient_divide_factor(1.0)

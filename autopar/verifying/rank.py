@@ -135,6 +135,10 @@ def _in_double(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
             parameter.add_(noise * (0.1 if parameter.dim() < 2 else 0.02))
     if hasattr(real, "config") and hasattr(real.config, "use_cache"):
         real.config.use_cache = False
+    for module in real.modules():
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "_experts_implementation", None) is not None:  # transformers' default takes no float64
+            config._experts_implementation = "eager"
     if isinstance(inputs, Mapping):
         return real, {name: _double(value) for name, value in inputs.items()}
     return real, tuple(_double(value) for value in inputs)

@@ -21,8 +21,13 @@ def _mixture(name: str, model: str, config: str, **changes: Any) -> Family:
     return Family(name=name, build=build, batch=causal_batch)
 
 
+def mixtral(experts: int = 4, **changes: Any) -> Family:
+    """With another number of experts, or other changes, than the family has."""
+    return _mixture("mixtral", "MixtralForCausalLM", "MixtralConfig", num_local_experts=experts, **changes)
+
+
 MIXTURES: tuple[Family, ...] = (
-    _mixture("mixtral", "MixtralForCausalLM", "MixtralConfig", num_local_experts=4),
+    mixtral(),
     _mixture("qwen2-moe", "Qwen2MoeForCausalLM", "Qwen2MoeConfig", num_experts=4, moe_intermediate_size=16,
              shared_expert_intermediate_size=24),
     _mixture("qwen3-moe", "Qwen3MoeForCausalLM", "Qwen3MoeConfig", num_experts=8, moe_intermediate_size=16,

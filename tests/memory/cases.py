@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.memory.measured import Case
 
-DP, TP = {"dp": 2}, {"tp": 2}
+DP, TP, EP = {"dp": 2}, {"tp": 2}, {"ep": 2}
 CASES = [
     Case(model="llama", mesh=DP, options={"zero": 0, "recompute": "none", "num_microbatches": 1}),
     Case(model="llama", mesh=DP, options={"zero": 0, "recompute": "none", "num_microbatches": 4}),
@@ -24,6 +24,9 @@ CASES = [
     Case(model="gpt2", mesh=DP, options={
         "zero": 3, "recompute": "none", "num_microbatches": 2, "mixed_precision": "bf16",
     }),
+    Case(model="mixtral", mesh=DP, options={"zero": 1, "recompute": "none", "num_microbatches": 1}),
+    Case(model="mixtral", mesh=DP, options={"zero": 1, "recompute": "selective", "num_microbatches": 1}),
+    Case(model="mixtral", mesh=EP, options={"zero": 3, "recompute": "full", "num_microbatches": 2}),
 ]  # fmt: skip
 
 PP, BOTH = {"pp": 2}, {"pp": 2, "dp": 2}

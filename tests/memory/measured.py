@@ -45,7 +45,16 @@ def gpt2(layers: int = 4) -> nn.Module:
     ))  # fmt: skip
 
 
-BUILDERS = {"llama": llama, "gpt2": gpt2}
+def mixtral(layers: int = 4) -> nn.Module:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    return MixtralForCausalLM(MixtralConfig(
+        vocab_size=VOCAB, hidden_size=256, intermediate_size=352, num_hidden_layers=layers, num_attention_heads=8,
+        num_key_value_heads=4, num_local_experts=4, max_position_embeddings=SEQ, use_cache=False,
+    ))  # fmt: skip
+
+
+BUILDERS = {"llama": llama, "gpt2": gpt2, "mixtral": mixtral}
 
 
 def batch() -> dict[str, Tensor]:

@@ -14,24 +14,34 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.runtime.parity import compare
-from tests.families import FAMILIES
+from tests.families import FAMILIES, Family
 from tests.families.measure import EPS, LEARNING_RATE, PROFILE, STEPS, alone
+from tests.families.mixtures import mixtral
 from tests.parity.split import split_share
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
-    """``routing``: ``own``, as the model's weights say, or ``same``, all tokens to the same experts at first."""
+    """``routing``: ``own``, as the model's weights say, or ``same``, all tokens to the same experts at first.
+
+    ``few``: of the family, with two experts.
+    """
 
     family: str
     mesh: Mapping[str, int]
     options: Mapping[str, Any] = field(default_factory=dict)
     routing: str = "own"
+    few: bool = False
 
     def __str__(self) -> str:
         words = [self.family, ",".join(f"{axis}={size}" for axis, size in self.mesh.items())]
         words += [f"{key}={value}" for key, value in self.options.items()]
+        words += ["few"] if self.few else []
         return "-".join(words + ([] if self.routing == "own" else [self.routing]))
+
+    @property
+    def model(self) -> Family:
+        return mixtral(experts=2) if self.few else FAMILIES[self.family]
 
     @property
     def world(self) -> int:
@@ -54,7 +64,7 @@ class Found:
 
 def built(case: Case) -> nn.Module:
     torch.manual_seed(0)
-    model = FAMILIES[case.family].build()
+    model = case.model.build()
     if case.routing == "same":
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -65,7 +75,7 @@ def built(case: Case) -> nn.Module:
 
 def trained(case: Case) -> Found:
     """Three steps; rank 0 compares losses, gradients, norm and parameters with one device, with stages every rank."""
-    family = FAMILIES[case.family]
+    family = case.model
     model, batch = built(case), family.batch()
     staged = "pp" in case.mesh
     expected = alone(copy.deepcopy(model), batch, family) if dist.get_rank() == 0 or staged else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 
+import autopar
 from autopar.arguments import check
 from autopar.compiling import ready
 from autopar.cost_model import Cluster, load_profile
@@ -13,16 +15,20 @@ from autopar.cost_model.simulator import compare, simulate
 from autopar.finding import find_plan
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Node
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import TABLE
 from autopar.ir.plan import Plan
-from autopar.ir.program import Program
+from autopar.ir.program import Parameter, Program
 from autopar.ir.text import parse_graph, print_node
+from autopar.ir.types import TensorType
 from autopar.passes.candidates import fitting, searched_meshes
 from autopar.passes.facts import facts
+from autopar.passes.hybrid import kept_texts
 from autopar.passes.positions import positions
 from autopar.passes.strategies import Choice, Strategy, strategies
 from tests.families import FAMILIES
+from tests.families.mixtures import mixtral
 from tests.lowered import model_of, pricing_of
 from tests.parity.planned import NETWORKS
 
@@ -169,3 +175,25 @@ def test_a_batch_that_ep_does_not_cut_is_refused_with_the_reason() -> None:
     """Tokens enter split over dp and ep."""
     with pytest.raises(UsageError, match=r"cannot be cut into dp x ep = 8 parts"):
         fitting([Mesh.of({"dp": 4, "ep": 2})], 4, None, None)
+
+
+def test_few_experts_on_a_device_are_cut_inside() -> None:
+    """Cut along the experts, one of two data-parallel devices would have all there are and the other none."""
+    mesh = Mesh(BOTH)
+    one = Parameter(fqn="up", type=TensorType("f32", (2, 10, 6)), compute_dtype="f32", runtime_axes=("dp",),
+                    layout=Layout.parse("dp:R, ep:S(0)", mesh))  # fmt: skip
+    assert one.cut_dim(2) == 1
+    assert kept_texts(one, dict(BOTH)) == {"dp": "S(1)"}
+    assert replace(one, type=TensorType("f32", (4, 10, 6))).cut_dim(2) == 0
+    assert replace(one, type=TensorType("f32", (2, 5, 7))).cut_dim(2) == 0
+
+
+def test_a_free_search_shares_experts_out_where_that_is_fastest() -> None:
+    """Where experts weigh more than the rows that go to them: nothing was pinned."""
+    family = mixtral(experts=8, intermediate_size=256)
+    where = {"cluster": "1x4xCPU", "profile": str(NETWORKS / "streams.toml")}
+    free = autopar.plan(family.build(), family.batch(), **where)  # type: ignore[arg-type]
+    alone = autopar.plan(family.build(), family.batch(), mesh={"dp": 4}, **where)  # type: ignore[arg-type]
+    assert free.mesh == {"ep": 4}
+    assert free.objective_s < alone.objective_s
+    assert free.gap < 0.01
