@@ -105,8 +105,8 @@ def islands(items: list[Work]) -> tuple[Island, ...]:
     return tuple(Island(op=op, count=counts[op], flops_share=flops[op] / max(total, 1)) for op in sorted(counts))
 
 
-def collectives(program: Program) -> tuple[Collective, ...]:
-    """Every collective of a step, equal ones added up, in order of first appearance."""
+def collectives(program: Program, *, piped: bool = False) -> tuple[Collective, ...]:
+    """Every collective of a step, equal ones added up, in order of first appearance. ``piped``: of a stage."""
     found: dict[tuple[str, str, int, str, str], int] = {}
     for graph, calls, where in _graphs(program):
         again = 2 if program.recompute.get(where) == "full" else 1
@@ -118,7 +118,7 @@ def collectives(program: Program) -> tuple[Collective, ...]:
     for kind, size in exchanged_once(program) if program.shares else ():
         key = (kind, DATA_AXIS, size, "main", "forward")
         found[key] = found.get(key, 0) + 1
-    _parameters(found, program)
+    _parameters(found, program, piped=piped)
     return tuple(
         Collective(kind=kind, axis=axis, bytes=size, count=count, where=where, phase=phase)  # type: ignore[arg-type]
         for (kind, axis, size, where, phase), count in found.items()
@@ -161,7 +161,7 @@ def _count_exchange(
         found[key] = found.get(key, 0) + count
 
 
-def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Program) -> None:
+def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Program, *, piped: bool) -> None:
     """What the runtime does: gradients reduced, sharded parameters gathered."""
     zero = _zero_by_parameter(program)
     at_the_end: dict[tuple[tuple[str, ...], str], int] = {}
@@ -171,7 +171,7 @@ def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Progr
         used = size // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
         for kind, axis, amount, phase, count in reductions(
             parameter.runtime_axes, used, size, program.mesh.size, level, program.microbatches,
-            root=where == "main", inside=parameter.inside,
+            root=where == "main", inside=parameter.inside, piped=piped,
         ):
             key = (kind, axis, amount, where, phase)
             found[key] = found.get(key, 0) + count

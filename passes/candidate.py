@@ -112,7 +112,7 @@ class Settings:
 
 
 def cost_level(zero: int, settings: Settings) -> int:
-    """The level that a parameter's memory and traffic are those of.
+    """The level that a parameter's memory is that of.
 
     torch's pipelines keep gathered parameters and whole gradients to the end of the step, whatever the level.
     """

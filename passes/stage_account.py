@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from autopar.ir.pipeline import PIPELINE_AXIS, Mark, Stage
 from autopar.ir.plan import Collective, StageInfo
@@ -77,9 +76,7 @@ def place_collectives(program: Program, shape: Shape, cut_at: Arrangement) -> tu
 def _of_place(stages: Sequence[Stage]) -> tuple[Collective, ...]:
     found: dict[tuple[str, str, int, str, str], int] = {}
     for stage in stages:
-        # parameters and gradients move once a step, as at level 1 (``candidate.cost_level``)
-        once = replace(stage.program, zero={name: min(level, 1) for name, level in stage.program.zero.items()})
-        for entry in (*collectives(once), *_transfers(stage)):
+        for entry in (*collectives(stage.program, piped=True), *_transfers(stage)):
             key = (entry.kind, entry.axis, entry.bytes, entry.where, entry.phase)
             found[key] = found.get(key, 0) + entry.count
     return tuple(

@@ -182,15 +182,19 @@ def _one(
         whole, used, state, parts, zero, microbatches, owned=bool(owned), root=root, cast=cast
     )
     held, transient = (replace(size, copy=0) if settings.pooled else size).summed(root=root)
-    hide = sum(
-        count * pricing.shared_ns(kind, size, axis, among)
-        for kind, axis, size, _, count in reductions(
-            owned, used, whole, layout.mesh.size, zero, microbatches, root=root, inside=inside
-        )
-    )
+    piped = settings.schedule is not None
+    hide = behind = 0
+    for kind, axis, amount, phase, count in reductions(
+        owned, used, whole, layout.mesh.size, mode.zero if owned else 0, microbatches, root=root, inside=inside,
+        piped=piped,
+    ):
+        if piped and phase == "grad":  # torch's pipelines reduce when all has been computed
+            behind += count * pricing.shared_ns(kind, amount, axis, among)
+        else:
+            hide += count * pricing.shared_ns(kind, amount, axis, among)
     moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
     at_the_end = sum(pricing.collective_ns("all_reduce", -(-whole // parts), axis) for axis in late)
-    return at_the_end + _update_ns(moved // parts, stored, pricing), hide, held, transient
+    return behind + at_the_end + _update_ns(moved // parts, stored, pricing), hide, held, transient
 
 
 def parameter_bytes(
@@ -212,7 +216,7 @@ def parameter_bytes(
 
 def reductions(
     owned: Sequence[str], used: int, whole: int, size: Callable[[str], int], zero: int, microbatches: int, *,
-    root: bool, inside: Sequence[int] = (),
+    root: bool, inside: Sequence[int] = (), piped: bool = False,
 ) -> Iterator[tuple[str, str, int, str, int]]:
     """Communication that the runtime does for a parameter in a step: (kind, axis, payload, phase, count).
 
@@ -220,6 +224,7 @@ def reductions(
     all_reduce a step. Else parameters are gathered once a step, but at level 3 for every forward and every backward
     unless they are the root's; gradients are scattered once a step, from level 2 on every microbatch. ``inside``: all
     that among so many neighbours along each axis; then one all_reduce of a part a step among those of all nodes.
+    ``piped``: torch's pipelines scatter once a step, and keep what a backward gathered for the next forward.
     """
     again = zero == 3 and not root
     for axis, parts in zip(owned, inside or map(size, owned), strict=True):
@@ -230,10 +235,10 @@ def reductions(
             continue
         used, scattered, whole = -(-used // parts), whole, -(-whole // parts)
         near = within(axis) if inside else axis
-        yield "all_gather", near, used, "forward", microbatches if again else 1
+        yield "all_gather", near, used, "forward", microbatches if again and not piped else 1
         if again:
             yield "all_gather", near, used, "backward", microbatches
-        yield "reduce_scatter", near, scattered, "grad", microbatches if zero >= 2 else 1
+        yield "reduce_scatter", near, scattered, "grad", microbatches if zero >= 2 and not piped else 1
     for axis, parts in zip(owned, inside, strict=False):
         if parts < size(axis):
             yield "all_reduce", across(axis), whole, "grad", 1

@@ -27,7 +27,6 @@ from autopar.cost_model.simulator.holders import (
     stored_bytes,
     updated_bytes,
 )
-from autopar.cost_model.simulator.prices import Prices
 from autopar.cost_model.simulator.scripts import Totals
 from autopar.cost_model.simulator.stage import Stage
 from autopar.ir.program import Parameter, Program
@@ -104,10 +103,12 @@ def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | 
             sent_ns += stage.before.totals.sent_ns
         sent_s = program.microbatches * sent_ns / 1e9
         among = len(instance.parameters) if outside is None or not instance.root else outside
-        hide_ns = sums_ns = update_ns = 0
+        hide_ns = behind_ns = sums_ns = update_ns = 0
         for parameter in instance.parameters:
             zero = instance.zero if parameter.runtime_axes else 0
-            hide_ns += _moved_ns(parameter, zero, program, prices, root=instance.root, among=among)
+            hidden, behind = _moved_ns(parameter, zero, stage, root=instance.root, among=among)
+            hide_ns, behind_ns = hide_ns + hidden, behind_ns + behind
+            zero = min(zero, 1) if stage.piped else zero  # of memory and traffic but the gathers
             part = -(-stored_bytes(parameter) // cut_into(parameter, zero, prices))
             sums_ns += sum(prices.move_ns("all_reduce", part, prices.groups[axis]) for axis in parameter.step_axes)
             moved = updated_bytes(parameter, zero, stage.optimizer, prices)
@@ -115,15 +116,14 @@ def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | 
         hide_s, cover_s = hide_ns / 1e9, prices.overlap * compute_s
         total += Counted(
             compute_s=compute_s, collectives_s=sent_s, sums_s=sums_ns / 1e9, optimizer_s=update_ns / 1e9,
-            parameters_s=0.0 if instance.root else max(0.0, hide_s - cover_s),
+            parameters_s=behind_ns / 1e9 + (0.0 if instance.root else max(0.0, hide_s - cover_s)),
             root_hide_s=hide_s if instance.root else 0.0, root_cover_s=cover_s if instance.root else 0.0,
         )  # fmt: skip
     return total
 
 
 def _instances(stage: Stage, known: AbstractSet[str]) -> Iterator[_Instance]:
-    """In pipelines ZeRO levels above 1 cost as 1."""
-    program, owner_of, most = stage.program, owners(stage.program), 1 if stage.piped else 3
+    program, owner_of = stage.program, owners(stage.program)
     groups: dict[tuple[str, str], list[Parameter]] = {(ROOT, ROOT): []}
     for node in program.graph.nodes:
         if node.target == "call":
@@ -135,7 +135,7 @@ def _instances(stage: Stage, known: AbstractSet[str]) -> Iterator[_Instance]:
     for (name, block), members in groups.items():
         yield _Instance(
             totals=stage.main.totals if name == ROOT else stage.blocks[block].totals,
-            recompute=program.recompute.get(block), parameters=members, zero=min(program.zero.get(block, 0), most),
+            recompute=program.recompute.get(block), parameters=members, zero=program.zero.get(block, 0),
             root=name == ROOT,
         )  # fmt: skip
 
@@ -146,16 +146,24 @@ def root_parameters(program: Program) -> frozenset[str]:
     return frozenset(p.fqn for p in program.parameters if p.trainable and not p.buffer and p.fqn not in own)
 
 
-def _moved_ns(parameter: Parameter, zero: int, program: Program, prices: Prices, *, root: bool, among: int) -> int:
-    """Its share of gathers and reductions in a step, if all ``among`` are as large, gradients in the stored type."""
+def _moved_ns(parameter: Parameter, zero: int, stage: Stage, *, root: bool, among: int) -> tuple[int, int]:
+    """Its share of gathers and reductions in a step, if all ``among`` are as large, gradients in the stored type.
+
+    What computing may hide, and what comes behind it: torch's pipelines reduce when all has been computed.
+    """
+    microbatches, prices = stage.program.microbatches, stage.prices
     stored = stored_bytes(parameter)
     used = stored // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
-    total = 0
+    hidden = behind = 0
     for stream, kind, group, payload in moves(parameter.runtime_axes, parameter.inside, used, stored, zero, prices):
         times = 1
         if stream == GATHER and zero == 3 and not root:
-            times = 2 * program.microbatches
-        elif stream == SCATTER and zero >= 2:
-            times = program.microbatches
-        total += times * -(-prices.move_ns(kind, payload * among, group) // among)
-    return total
+            times = 1 + microbatches if stage.piped else 2 * microbatches
+        elif stream == SCATTER and zero >= 2 and not stage.piped:
+            times = microbatches
+        ns = times * -(-prices.move_ns(kind, payload * among, group) // among)
+        if stage.piped and stream != GATHER:
+            behind += ns
+        else:
+            hidden += ns
+    return hidden, behind

@@ -25,8 +25,8 @@ class Wide(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden, loss, _ = self.moe(x)
-        total: Tensor = hidden.square().mean() + loss
-        return total
+        made: Tensor = hidden.square().mean() + loss
+        return made
 
 
 ROUTERS: tuple[dict[str, Any], ...] = ({"top_k": 2, "jitter": 0.1}, {"top_k": 1, "prototypes": 2, "gate": "sigmoid"})
