@@ -194,7 +194,8 @@ def _one(
             hide += count * pricing.shared_ns(kind, amount, axis, among)
     moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
     at_the_end = sum(pricing.collective_ns("all_reduce", -(-whole // parts), axis) for axis in late)
-    return behind + at_the_end + _update_ns(moved // parts, stored, pricing), hide, held, transient
+    added = _added_ns(whole, used, parts if zero >= 2 and not piped else 1, stored, pricing, microbatches)
+    return behind + at_the_end + added + _update_ns(moved // parts, stored, pricing), hide, held, transient
 
 
 def parameter_bytes(
@@ -242,6 +243,19 @@ def reductions(
     for axis, parts in zip(owned, inside, strict=False):
         if parts < size(axis):
             yield "all_reduce", across(axis), whole, "grad", 1
+
+
+def _added_ns(
+    whole: int, used: int, parts: int, stored: StoredParameter, pricing: Pricing, microbatches: int
+) -> int:
+    """Gradients of each microbatch added to those of the earlier ones, over so many devices: two read, one written."""
+    if microbatches == 1:
+        return 0
+    cost = OpCost(
+        target="aten.add_.Tensor", op_class="pointwise", dtype=stored.dtype, flops=0,
+        bytes=(2 * whole + used) // parts, phase="backward",
+    )  # fmt: skip
+    return (microbatches - 1) * nanoseconds(slowest_compute_s(cost, pricing.cluster, pricing.profile))
 
 
 def _update_ns(moved_bytes: int, stored: StoredParameter, pricing: Pricing) -> int:

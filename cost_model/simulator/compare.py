@@ -68,7 +68,8 @@ def _rows(timeline: Timeline, plan: Plan) -> Iterator[Row]:
         ("sums at the end of the step", "sums_s", ("sums",)),
     ):
         yield Row(part=part, objective_s=mean_s(name), simulated_s=timeline.mean_s("waits_s", *causes))
-    yield Row(part="gradients accumulated", objective_s=0.0, simulated_s=timeline.mean_s("busy_s", "grad"))
+    added = timeline.mean_s("busy_s", "grad")
+    yield Row(part="gradients accumulated", objective_s=mean_s("added_s"), simulated_s=added)
     yield Row(part="optimizer", objective_s=mean_s("optimizer_s"), simulated_s=timeline.mean_s("busy_s", "optimizer"))
     # the slowest place makes the others wait, for what it does more than they and for the bubble
     more = max(each.total_s for each in counted) - mean_s("total_s")

@@ -45,6 +45,7 @@ class Counted:
     parameters_s: float = 0.0
     sums_s: float = 0.0
     optimizer_s: float = 0.0
+    added_s: float = 0.0
     transfers_s: float = 0.0
     root_hide_s: float = 0.0
     root_cover_s: float = 0.0
@@ -52,7 +53,8 @@ class Counted:
     @property
     def total_s(self) -> float:
         return (
-            self.compute_s + self.collectives_s + self.parameters_s + self.sums_s + self.optimizer_s + self.transfers_s
+            self.compute_s + self.collectives_s + self.parameters_s + self.sums_s + self.optimizer_s + self.added_s
+            + self.transfers_s
         )
 
     def __add__(self, other: Counted) -> Counted:
@@ -103,7 +105,7 @@ def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | 
             sent_ns += stage.before.totals.sent_ns
         sent_s = program.microbatches * sent_ns / 1e9
         among = len(instance.parameters) if outside is None or not instance.root else outside
-        hide_ns = behind_ns = sums_ns = update_ns = 0
+        hide_ns = behind_ns = sums_ns = update_ns = added_ns = 0
         for parameter in instance.parameters:
             zero = instance.zero if parameter.runtime_axes else 0
             hidden, behind = _moved_ns(parameter, zero, stage, root=instance.root, among=among)
@@ -111,11 +113,13 @@ def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | 
             zero = min(zero, 1) if stage.piped else zero  # of memory and traffic but the gathers
             part = -(-stored_bytes(parameter) // cut_into(parameter, zero, prices))
             sums_ns += sum(prices.move_ns("all_reduce", part, prices.groups[axis]) for axis in parameter.step_axes)
+            added_ns += _added_ns(parameter, zero, stage)
             moved = updated_bytes(parameter, zero, stage.optimizer, prices)
             update_ns += memory_ns("optimizer", "optimizer", moved, parameter.type.dtype, prices)
         hide_s, cover_s = hide_ns / 1e9, prices.overlap * compute_s
         total += Counted(
             compute_s=compute_s, collectives_s=sent_s, sums_s=sums_ns / 1e9, optimizer_s=update_ns / 1e9,
+            added_s=added_ns / 1e9,
             parameters_s=behind_ns / 1e9 + (0.0 if instance.root else max(0.0, hide_s - cover_s)),
             root_hide_s=hide_s if instance.root else 0.0, root_cover_s=cover_s if instance.root else 0.0,
         )  # fmt: skip
@@ -138,6 +142,17 @@ def _instances(stage: Stage, known: AbstractSet[str]) -> Iterator[_Instance]:
             recompute=program.recompute.get(block), parameters=members, zero=program.zero.get(block, 0),
             root=name == ROOT,
         )  # fmt: skip
+
+
+def _added_ns(parameter: Parameter, zero: int, stage: Stage) -> int:
+    """Gradients of each microbatch added to those of the earlier ones: two read, one written."""
+    stored, again = stored_bytes(parameter), stage.program.microbatches - 1
+    used = stored // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
+    parts = cut_into(parameter, zero, stage.prices) if zero >= 2 else 1
+    if not again:
+        return 0
+    moved = (2 * stored + used) // parts
+    return again * memory_ns("aten.add_.Tensor", "pointwise", moved, parameter.type.dtype, stage.prices)
 
 
 def root_parameters(program: Program) -> frozenset[str]:
