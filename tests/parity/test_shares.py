@@ -73,6 +73,7 @@ def test_the_work_is_split_as_the_plan_says(mixed: Mixed) -> None:
     assert len({rank["sha256"] for rank in found}) == 1
 
 
+@pytest.mark.slow
 def test_ranks_have_unequal_numbers_of_labels() -> None:
     """The denominator is that of the whole batch, also where a rank or a microbatch has none of it."""
     assert all(len({rank["labels"] for rank in trained(mixed)}) > 1 for mixed in (CASES[0], CASES[2]))

@@ -91,11 +91,15 @@ def test_tensor_parallelism_divides_the_parameters(case: Case) -> None:
 @pytest.mark.parametrize("mesh", ["tp=2", "dp=2,tp=2"])
 @pytest.mark.parametrize("name", MODELS)
 def test_folded_and_unfolded_search_cost_the_same(name: str, mesh: str, microbatches: int) -> None:
-    """A repeated layer as one block with its count is a shorter way to write the same problem."""
-    case = Case(model=name, mesh=mesh, microbatches=microbatches, zero=0, recompute="none")
+    """A repeated layer as one block with its count is a shorter way to write the same problem.
+
+    But for what is reduced at once, layers or the whole model: collectives start for free here. And but for rounding
+    each parameter's share.
+    """
+    case = Case(model=name, mesh=mesh, microbatches=microbatches, zero=0, recompute="none", network="free")
     folded, unfolded = planned(case), planned(replace(case, folded=False))
     assert folded.program.graph.blocks and not unfolded.program.graph.blocks
-    assert folded.objective_ns == unfolded.objective_ns
+    assert abs(folded.objective_ns - unfolded.objective_ns) <= 4 * len(folded.program.parameters)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -65,6 +65,7 @@ def both(runs: list[Run]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_each_distinct_block_is_compiled_once() -> None:
     """With collectives, dropout, microbatches and recomputation in it; losses and gradients are those of eager mode."""
     for by_run in run_processes(2, both, RUNS, timeout_s=250):

@@ -53,6 +53,7 @@ def test_pins_that_are_to_blame_are_named_and_dropping_them_works() -> None:
             assert plans(cluster, memory_budget=budget, **{k: v for k, v in pins.items() if k != name})
 
 
+@pytest.mark.slow
 def test_what_is_said_to_work_does() -> None:
     error = refused("1x2xH100-SXM", memory_budget="0.3GB")
     changes = listed(error, "relaxations")

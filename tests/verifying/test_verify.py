@@ -54,6 +54,7 @@ def test_a_dropped_collective_ends_with_exit_code_8_and_the_tensor(saved, capsys
     assert error["details"]["name"] in error["message"]
 
 
+@pytest.mark.slow
 def test_a_loss_function_and_a_factory_may_be_given():
     """The model is made in each process; half precision is verified in double all the same."""
     model, batch = perceptron()
@@ -70,6 +71,7 @@ def test_mixed_precision_is_verified_in_double():
     assert found.placed >= found.operations - 3
 
 
+@pytest.mark.slow
 def test_a_model_with_dropout_is_compared_with_the_same_draws():
     plan = autopar.plan(dropped_gpt2(), inputs("gpt2"), cluster="1x2xCPU", mesh={"dp": 2}, profile=FAIR)
     assert autopar.verify(dropped_gpt2, inputs("gpt2"), plan).worst < 1e-10
