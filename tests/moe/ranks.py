@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.runtime.parity import compare
 from tests.families import FAMILIES, Family
-from tests.families.measure import EPS, LEARNING_RATE, PROFILE, STEPS, alone
+from tests.families.measure import PROFILE, alone
 from tests.families.mixtures import mixtral
+from tests.families.ranks import stepped
 from tests.parity.split import split_share
 
 
@@ -80,18 +81,7 @@ def trained(case: Case) -> Found:
     staged = "pp" in case.mesh
     expected = alone(copy.deepcopy(model), batch, family) if dist.get_rank() == 0 or staged else None
     parallel = autopar.parallelize(model, batch, mesh=dict(case.mesh), profile=PROFILE, **case.options)
-    optimizer = torch.optim.AdamW(parallel.parameters(), lr=LEARNING_RATE, eps=EPS)
-    part = parallel.shard_inputs(batch)
-    losses: dict[str, Tensor] = {}
-    gradients: dict[str, Tensor] = {}
-    norm = torch.zeros(())
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        losses[f"step {step}"] = parallel.train_step(**part).double()
-        if step == 0:
-            gradients = {n: _whole(p.grad) for n, p in parallel.named_parameters() if p.grad is not None}
-            norm = _whole(parallel.clip_grad_norm_(1e9))
-        optimizer.step()
+    losses, gradients, norm = stepped(parallel, batch, 1e9)
     state = parallel.full_state_dict()
     program = parallel._program
     experts = [p for n, p in parallel.named_parameters() if ".experts." in n and p.dim() == 3]
@@ -114,7 +104,3 @@ def trained(case: Case) -> Found:
         exchanged=any(node.attr("exchange") == "ep" for graph in parts for node in graph.nodes),
         place=(parallel.data_parallel_rank, parallel.data_parallel_size),
     )
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
