@@ -17,7 +17,7 @@ from autopar.cost_model.priced import Group, OpCost
 from autopar.cost_model.profile import CostProfile
 from autopar.cost_model.profile_registry import ProfileEntry, list_profiles, load_profile
 from autopar.cost_model.rates import EfficiencySource
-from autopar.cost_model.topology import axis_groups, inside_nodes, neighbours
+from autopar.cost_model.topology import axis_groups, crowded, inside_nodes, neighbours, only_parameters_cross
 from autopar.cost_model.units import (
     format_bytes,
     format_duration,
@@ -43,6 +43,7 @@ __all__ = [
     "collective_lines",
     "collective_s",
     "compute_s",
+    "crowded",
     "default_budget_bytes",
     "describe",
     "device_memory_bytes",
@@ -55,6 +56,7 @@ __all__ = [
     "list_profiles",
     "load_profile",
     "neighbours",
+    "only_parameters_cross",
     "optimizer_state_bytes",
     "overlap_fraction",
     "parse_bytes",

@@ -35,3 +35,12 @@ def peak_key(dtype: str) -> str | None:
     """The device key that holds the peak rate of ``dtype``; None for integers and bool, priced by bytes."""
     dtype_bytes(dtype)
     return _PEAK_KEYS.get(dtype)
+
+
+def sent_back_bytes(dtype: str, kind: str, *, parameter: bool) -> int:
+    """Bytes of one element as a collective of the backward pass carries it.
+
+    Gradients of parameters in half precision are added up in float32.
+    """
+    wide = parameter and kind in ("all_reduce", "reduce_scatter") and dtype in ("bf16", "f16")
+    return dtype_bytes("f32" if wide else dtype)

@@ -11,11 +11,12 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.priced import Group
 from autopar.ir.errors import UsageError
+from autopar.ir.pipeline import PIPELINE_AXIS
 
 
 def axis_groups(axes: Iterable[tuple[str, int]], cluster: Cluster) -> dict[str, Group]:
@@ -40,6 +41,22 @@ def axis_groups(axes: Iterable[tuple[str, int]], cluster: Cluster) -> dict[str, 
         ranks_per_node, nodes = _spread(size, stride, cluster)
         groups[name] = Group(axis=name, size=size, ranks_per_node=ranks_per_node, nodes=nodes)
     return groups
+
+
+def only_parameters_cross(groups: Mapping[str, Group]) -> bool:
+    """Whether data parallelism crosses nodes and tensor parallelism does not, and nothing else but a pipeline is there.
+
+    Then neither slows the other down: what goes on within nodes lets parameters travel between them.
+    """
+    wide = {axis: group.nodes > 1 for axis, group in groups.items() if group.size > 1 and axis != PIPELINE_AXIS}
+    return wide in ({"dp": True}, {"dp": True, "tp": False})
+
+
+def crowded(group: Group, groups: Mapping[str, Group]) -> bool:
+    """Whether operations that split parameters send where this group's traffic goes: within nodes, or between them."""
+    apart = ("dp", "cp", PIPELINE_AXIS)
+    others = (other for axis, other in groups.items() if axis not in apart and other.size > 1)
+    return any((other.nodes > 1) == (group.nodes > 1) for other in others)
 
 
 def neighbours(group: Group) -> Group:

@@ -126,7 +126,7 @@ class _Builder:
         settings = self.model.settings
         many, inside = self.microbatches, self.pricing.inside
         modes = settings.modes(self.mesh, block=not root, microbatches=many, ample=self.ample, inside=inside)
-        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.edges)
+        builder = SegmentBuilder(graph.name, modes, self.microbatches, self.edges, settings.schedule is not None)
         self.segments[graph.name] = builder
         return builder
 

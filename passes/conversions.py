@@ -31,42 +31,47 @@ class Conversions:
     """Prices of layout changes, each computed once."""
 
     pricing: Pricing
-    known: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
+    known: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
     keeping: Keeping = field(default_factory=Keeping)
+
+    @property
+    def numbers(self) -> int:
+        """How many a price has."""
+        return 4 if self.pricing.aside else 2
 
     def cost_ns(
         self, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool = False
-    ) -> tuple[int, int]:
-        """Forward and backward nanoseconds; FORBIDDEN where no conversion leads there.
+    ) -> tuple[int, ...]:
+        """The sums of ``Pricing.step_ns``; FORBIDDEN where no conversion leads there.
 
         ``crosses_time``: the value may change on the microbatch axis: the loss, which is summed, and what
         depends on no parameter, which is computed for the whole batch before the first microbatch.
         """
         if have == need:
-            return 0, 0
-        key = (fact.type, fact.grad, crosses_time, have, need)
+            return (0,) * self.numbers
+        key = (fact.type, fact.grad, fact.parameter, crosses_time, have, need)
         if key not in self.known:
             self.known[key] = self._price(fact, have, need, crosses_time=crosses_time)
         return self.known[key]
 
-    def _price(self, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool) -> tuple[int, int]:
+    def _price(self, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool) -> tuple[int, ...]:
+        never = (FORBIDDEN, *(0 for _ in range(1, self.numbers)))
         timed = MICROBATCH_AXIS in have.mesh.names
         if timed and not crosses_time and have[MICROBATCH_AXIS] != need[MICROBATCH_AXIS]:
-            return FORBIDDEN, 0
+            return never
         try:
             steps = convert(have, need, fact.type.shape, grad=fact.grad)
         except IRError:
-            return FORBIDDEN, 0
-        prices = [self.pricing.step_ns(step, fact.type) for step in steps]
-        return min(FORBIDDEN, sum(p[0] for p in prices)), sum(p[1] for p in prices)
+            return never
+        ahead, *others = map(sum, zip(*(self.pricing.step_ns(step, fact) for step in steps), strict=True))
+        return min(FORBIDDEN, ahead), *others
 
     def matrix(
         self, fact: Fact, have: Sequence[Layout], need: Sequence[Layout], *, crosses_time: bool = False
-    ) -> tuple[IntArray, IntArray]:
-        """Forward and backward prices, [have, need]."""
+    ) -> IntArray:
+        """Prices, [number, have, need]."""
         prices = [[self.cost_ns(fact, h, n, crosses_time=crosses_time) for n in need] for h in have]
-        array = np.array(prices, dtype=np.int64).reshape(len(have), len(need), 2)
-        return array[:, :, 0], array[:, :, 1]
+        return np.moveaxis(np.array(prices, dtype=np.int64).reshape(len(have), len(need), self.numbers), 2, 0)
 
 
 def hub_sets(demands: Sequence[Sequence[Layout]]) -> tuple[tuple[Layout, ...], ...]:
@@ -85,32 +90,30 @@ def hub_sets(demands: Sequence[Sequence[Layout]]) -> tuple[tuple[Layout, ...], .
     )
 
 
-def trees_ns(
-    start: tuple[IntArray, IntArray], between: tuple[IntArray, IntArray], groups: Sequence[Sequence[int]]
-) -> tuple[IntArray, IntArray]:
-    """Cheapest tree over each group of targets from each of p layouts.
+def trees_ns(start: IntArray, between: IntArray, groups: Sequence[Sequence[int]]) -> IntArray:
+    """Prices of the cheapest tree over each group of targets from each of p layouts, [number, p, group].
 
-    ``start``: forward and backward [p, target]; ``between``: [target, target], not read where every group
-    is one target. Returns forward and backward [p, group]. All groups of one size are priced at once.
+    ``start``: [number, p, target]; ``between``: [number, target, target], not read where every group is one target.
+    All groups of one size are priced at once.
     """
-    both, links = np.array(start), np.array(between)
-    found = np.zeros((2, len(start[0]), len(groups)), np.int64)
+    found = np.zeros((*start.shape[:2], len(groups)), np.int64)
     for size in sorted({len(group) for group in groups}):
         columns = [c for c, group in enumerate(groups) if len(group) == size]
         at = np.array([groups[c] for c in columns])
         if size == 1:
-            found[:, :, columns] = both[:, :, at[:, 0]]
+            found[:, :, columns] = start[:, :, at[:, 0]]
             continue
-        near, far = both[:, :, at], links[:, None, at[:, :, None], at[:, None, :]]
+        near, far = start[:, :, at], between[:, None, at[:, :, None], at[:, None, :]]
         orders = [_in_order(near, far, order) for order in itertools.permutations(range(size))]
         found[:, :, columns] = functools.reduce(_cheaper, orders)
-    return np.minimum(found[0], FORBIDDEN), found[1]
+    np.minimum(found[0], FORBIDDEN, out=found[0])
+    return found
 
 
 def _in_order(near: IntArray, far: IntArray, order: tuple[int, ...]) -> IntArray:
-    """The targets made one after the other, each from the start or from one made before: [2, p, group].
+    """The targets made one after the other, each from the start or from one made before.
 
-    ``near``: forward and backward [2, p, group, k]; ``far``: [2, 1, group, k, k].
+    ``near``: [number, p, group, k]; ``far``: [number, 1, group, k, k]. Returns [number, p, group].
     """
     made = [
         functools.reduce(_cheaper, (near[..., target], *(far[..., o, target] for o in order[:index])))
@@ -121,4 +124,4 @@ def _in_order(near: IntArray, far: IntArray, order: tuple[int, ...]) -> IntArray
 
 def _cheaper(one: IntArray, other: IntArray) -> IntArray:
     """By the sum of forward and backward, the first of equals."""
-    return np.where(other.sum(axis=0) < one.sum(axis=0), other, one)
+    return np.where(other[:2].sum(axis=0) < one[:2].sum(axis=0), other, one)

@@ -35,13 +35,15 @@ class Consumer:
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
     """[layout it is made in, set of layouts it is needed in]: nanoseconds, bytes saved for backward for each
-    microbatch, and (where it was asked for) bytes that selective recomputation keeps. Nobody may write to them.
+    microbatch, and (where it was asked for) bytes that selective recomputation keeps. ``aside_ns``: how long of forward
+    and backward parameters go on travelling. Nobody may write to them.
     """
 
     forward_ns: IntArray
     backward_ns: IntArray
     saved: IntArray
     keeps: IntArray | None
+    aside_ns: tuple[IntArray, IntArray] | None = None
 
 
 @dataclass(eq=False)
@@ -87,11 +89,11 @@ class Edges:
             several = any(len(group) > 1 for group in groups)
             between = self.conversions.matrix(fact, needs, needs, crosses_time=crosses_time) if several else start
             at = {layout: number for number, layout in enumerate(needs)}
-            forward, backward = trees_ns(start, between, [[at[layout] for layout in group] for group in groups])
+            prices = trees_ns(start, between, [[at[layout] for layout in group] for group in groups])
             rows = [haves.index(layout) for layout in have]
             keeps = self.conversions.keeping.bytes(fact, have, groups, expensive=expensive) if selective else None
             saved = _saved(fact, have, groups, _keepers(consumers), free)
-            self.known[key] = Edge(forward[rows], backward[rows], saved, keeps)
+            self.known[key] = _edge(prices[:, rows], saved, keeps)
         return self.known[key]
 
     def parameter(
@@ -103,13 +105,13 @@ class Edges:
         if key not in self.known:
             groups = self.groups(consumers)
             shape, keepers = (len(starts), len(groups)), _keepers(consumers)
-            forward, backward, saved, keeps = (np.zeros(shape, np.int64) for _ in range(4))
+            saved, keeps = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+            prices = np.zeros((self.conversions.numbers, *shape), np.int64)
             for i, row in enumerate(starts):
                 for g, group in enumerate(groups):
                     start = self.conversions.matrix(fact, [row[g]], group)
                     between = self.conversions.matrix(fact, group, group)
-                    f, b = trees_ns(start, between, [range(len(group))])
-                    forward[i, g], backward[i, g] = f[0, 0], b[0, 0]
+                    prices[:, i, g] = trees_ns(start, between, [range(len(group))])[:, 0, 0]
                     own = row[g].local_shape(fact.type.shape)
                     saved[i, g] = sum(
                         local_bytes(layout, fact.type) for layout in group
@@ -117,8 +119,13 @@ class Edges:
                     )  # fmt: skip
                     if selective:
                         keeps[i, g] = self.conversions.keeping.bytes(fact, [row[g]], [group], expensive=False)[0, 0]
-            self.known[key] = Edge(forward, backward, saved, keeps if selective else None)
+            self.known[key] = _edge(prices, saved, keeps if selective else None)
         return self.known[key]
+
+
+def _edge(prices: IntArray, saved: IntArray, keeps: IntArray | None) -> Edge:
+    forward, backward, *aside = prices
+    return Edge(forward, backward, saved, keeps, (aside[0], aside[1]) if aside and prices.any() else None)
 
 
 def _keepers(consumers: Sequence[Consumer]) -> frozenset[Layout]:

@@ -13,11 +13,12 @@ from autopar.passes.positions import flat_operands
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """``grad``: a gradient flows into it. ``pure``: a function of the inputs and buffers alone."""
+    """``grad``: a gradient flows into it. ``pure``: a function of the inputs and buffers alone; or a ``parameter``."""
 
     type: TensorType
     grad: bool
     pure: bool
+    parameter: bool = False
 
 
 def facts(graph: Graph) -> Mapping[tuple[str, str], Fact]:
@@ -46,7 +47,7 @@ def _visit(root: Graph, part: Graph, found: dict[tuple[str, str], Fact]) -> None
 def _fact(part: Graph, node: Node, kind: TensorType, found: Mapping[tuple[str, str], Fact]) -> Fact:
     if node.target == "param":
         trainable = node.attr("trainable", True) is not False
-        return Fact(kind, trainable and kind.is_float, False)
+        return Fact(kind, trainable and kind.is_float, pure=False, parameter=True)
     uses = [found[part.name, name] for name in node.uses()]
     grad = kind.is_float and node.target not in NO_GRADIENT and any(use.grad for use in uses)
     return Fact(kind, grad, all(use.pure for use in uses))

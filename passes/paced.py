@@ -75,7 +75,7 @@ class _Finish:
         total = 0
         for repeat, one, two in self.instances:
             sync = one.sync_ns + (count - 1) * (two.sync_ns - one.sync_ns)
-            total += repeat * (sync + max(0, one.hide_ns - count * one.cover_ns))
+            total += repeat * (sync + one.exposed_ns)
         return total
 
 

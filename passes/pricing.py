@@ -14,10 +14,13 @@ from autopar.cost_model import (
     OpCost,
     collective_s,
     compute_s,
+    crowded,
     inside_nodes,
+    only_parameters_cross,
     overlap_fraction,
     slowest_compute_s,
 )
+from autopar.cost_model.dtypes import sent_back_bytes
 from autopar.cost_model.priced import work
 from autopar.ir.convert import COLLECTIVES, Step, local_numel
 from autopar.ir.graph import Node
@@ -28,6 +31,7 @@ from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule, Row, count_flops
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.candidate import Inside, reduces_gradients
+from autopar.passes.facts import Fact
 from autopar.passes.hybrid import across, cut_inside, within
 from autopar.passes.problem import FORBIDDEN
 from autopar.passes.strategies import Choice, NodeShapes, Strategy
@@ -57,6 +61,15 @@ class Pricing:
         """Share of compute behind which communication can hide, on the worst device."""
         return min(overlap_fraction(device, self.profile) for device in self.cluster.devices)
 
+    def crowded(self, axis: str) -> bool:
+        """Whether operations send where parameters travel along the axis."""
+        return crowded(self.groups.get(axis) or self._halves[axis], self.groups)
+
+    @functools.cached_property
+    def aside(self) -> bool:
+        """Whether what operations send leaves the way of parameters free."""
+        return not self.uneven and only_parameters_cross(self.groups)
+
     def collective_ns(self, kind: str, payload_bytes: int, axis: str) -> int:
         if axis == MICROBATCH_AXIS or kind not in COLLECTIVES:
             return 0
@@ -85,13 +98,25 @@ class Pricing:
             found[far] = Group(axis=axis, size=whole // size, ranks_per_node=1, nodes=whole // size)
         return found
 
-    def step_ns(self, step: Step, kind: TensorType) -> tuple[int, int]:
-        """Forward and backward nanoseconds of one layout change of a value of type ``kind``."""
+    def step_ns(self, step: Step, fact: Fact) -> tuple[int, ...]:
+        """Forward and backward nanoseconds of one layout change of a value.
+
+        Where there is an ``aside``, also how long of each parameters go on travelling. What itself goes the way of
+        parameters takes twice as long as alone, and lets as much of them pass.
+        """
+        kind = fact.type
         if self.uneven and step.axis == DATA_AXIS:  # numbers and gradients are added up once a step
             return (0, 0) if kind.numel == 1 or step.kind == "identity" else (FORBIDDEN, 0)
         before = local_numel(step.before, kind.shape) * DTYPE_BYTES[kind.dtype]
-        after = local_numel(step.after, kind.shape) * DTYPE_BYTES[kind.dtype]
-        return self.collective_ns(step.kind, before, step.axis), self.collective_ns(step.backward, after, step.axis)
+        after = local_numel(step.after, kind.shape) * sent_back_bytes(
+            kind.dtype, step.backward, parameter=fact.parameter
+        )
+        ahead = self.collective_ns(step.kind, before, step.axis)
+        behind = self.collective_ns(step.backward, after, step.axis)
+        if not self.aside:
+            return ahead, behind
+        times = 2 if step.axis == DATA_AXIS else 1
+        return times * ahead, times * behind, ahead, behind
 
     def op_costs(
         self,

@@ -4,17 +4,22 @@ A *segment* is a set of variables, each with a finite domain, and *tables* over 
 root segment runs once. A *chain* is a block segment that runs ``count`` times in a row; different calls may
 choose different assignments.
 
-Data       sync[t], hide[t], cover[t] ns and bytes[t], transient[t] for every entry of every table t
+Data       sync[t], hide[t], cover[t], earlier[t], ahead[t] ns and bytes[t], transient[t] for every entry of every
+           table t
 Variables  one value per variable of the root, and per call of every chain one value per block variable
-Minimise   sum over instances i of  S[i] + max(0, H[i] - C[i])
-           where S, H, C are the sums of sync, hide, cover over the tables of instance i       (1)
+Minimise   sum over instances i of  S[i] + max(0, N[i], N[i] + E[i], N[i] + E[i] + A[i]),   N = H - C,
+           where S, H, C, E, A are the sums of sync, hide, cover, earlier, ahead over i        (1)
 Subject to sum over i of bytes[i]  +  max over i of transient[i]  <=  memory_bytes             (2)
            no table stands at an entry whose sync is FORBIDDEN                                 (3)
            outputs of call j = inputs of call j + 1                                            (4)
            inputs of the first call = root_inputs, outputs of the last call = root_outputs     (5)
            shared of every call = root_shared                                                  (6)
 
-An *instance* is the root (once) or one call of one chain.
+An *instance* is the root (once) or one call of one chain. Traffic of every microbatch hides behind the computing of
+every microbatch, traffic that comes once a step behind that of one; traffic of forward behind forward, that of
+backward behind backward. So H and C are traffic and computing of the last backward with what comes once, E is how much
+more traffic than computing the backwards before it have, and A how much more all forwards have. (Backward has more
+traffic for its computing, so where it hides forward does.)
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ class Table:
     """Costs that depend on the joint choice of one to three variables.
 
     All arrays are int64 and have the shape of the domains of ``variables``, in that order.
-    ``None`` stands for zeros. Only ``sync_ns`` and ``bytes`` may be negative. ``saved_bytes``: the part of ``bytes``
+    ``None`` stands for zeros. ``hide_ns`` and ``cover_ns`` are never negative. ``saved_bytes``: the part of ``bytes``
     that each microbatch in flight adds, counted once; the solver does not look at it.
     """
 
@@ -51,6 +56,8 @@ class Table:
     sync_ns: IntArray
     hide_ns: IntArray | None = None
     cover_ns: IntArray | None = None
+    earlier_ns: IntArray | None = None
+    ahead_ns: IntArray | None = None
     bytes: IntArray | None = None
     transient_bytes: IntArray | None = None
     saved_bytes: IntArray | None = None
@@ -112,7 +119,7 @@ def _verify_segment(segment: Segment) -> None:
         if not all(0 <= v < len(segment.domains) for v in table.variables):
             raise IRError(f"{where}: the segment has variables 0 to {len(segment.domains) - 1}")
         shape = tuple(segment.domains[v] for v in table.variables)
-        for name in ("sync_ns", "hide_ns", "cover_ns", "bytes", "transient_bytes"):
+        for name in ("sync_ns", "hide_ns", "cover_ns", "earlier_ns", "ahead_ns", "bytes", "transient_bytes"):
             values = getattr(table, name)
             if values is not None:
                 _verify_values(values, name=name, shape=shape, where=where)
@@ -122,7 +129,7 @@ def _verify_values(values: IntArray, *, name: str, shape: tuple[int, ...], where
     if values.shape != shape or values.dtype != np.int64:
         raise IRError(f"{where}: {name} is {values.dtype}{values.shape}, expected int64{shape}")
     legal = values[values < FORBIDDEN] if name == "sync_ns" else values
-    low = -LARGEST if name in ("sync_ns", "bytes") else -1
+    low = -LARGEST if name in ("sync_ns", "earlier_ns", "ahead_ns", "bytes") else -1
     if legal.size and (int(legal.min()) <= low or int(legal.max()) >= LARGEST):
         raise IRError(
             f"{where}: {name} goes from {int(legal.min())} to {int(legal.max())}, "

@@ -13,6 +13,7 @@ from autopar.ir.layout import Layout
 from autopar.passes.candidate import Mode
 from autopar.passes.edges import Consumer, Edge, Edges
 from autopar.passes.facts import Fact
+from autopar.passes.pricing import Pricing
 from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
 from autopar.passes.storage import Kept
 from autopar.passes.strategies import Strategy
@@ -39,6 +40,7 @@ class SegmentBuilder:
     modes: tuple[Mode, ...]
     microbatches: int
     edges: Edges
+    piped: bool = False
     variables: list[Variable] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
@@ -48,7 +50,18 @@ class SegmentBuilder:
         self.cheap = np.array([1 + (mode.recompute != "none") for mode in self.modes], dtype=np.int64)
         self.dear = np.array([1 + (mode.recompute == "full") for mode in self.modes], dtype=np.int64)
         self.dropped = np.array([mode.recompute != "none" for mode in self.modes], dtype=bool)
+        # how many backwards before the last have traffic, and how many forwards (torch's pipelines gather once)
+        self.befores = np.array([(self.microbatches - 1) * (mode.zero >= 2) for mode in self.modes], dtype=np.int64)
+        self.forwards = np.array(
+            [self.microbatches if mode.zero == 3 and not self.piped else 1 for mode in self.modes], dtype=np.int64
+        )
+        # what traffic within nodes lets go on: not what HSDP does there
+        self.beside = np.array([not mode.inside for mode in self.modes], dtype=np.int64)
         self.selective = np.array([mode.recompute == "selective" for mode in self.modes], dtype=bool)
+
+    @property
+    def pricing(self) -> Pricing:
+        return self.edges.conversions.pricing
 
     def variable(self, kind: str, name: str, values: Sequence[Choice]) -> int:
         self.variables.append(Variable(kind, name, tuple(values)))
@@ -90,11 +103,23 @@ class SegmentBuilder:
         held, dropped = self.by_mode(saved, inner if expensive and inner.any() else None)
         if expensive:
             dropped = np.where(self.selective, 0, dropped)
+        cover, earlier, ahead = self._covers(forward, backward, again, self.pricing.overlap)
         self.tables.append(Table(
             variables=(variable, self.mode), sync_ns=time + self.passes_ns(sent, sent, again),
-            cover_ns=np.rint(time * self.edges.conversions.pricing.overlap).astype(np.int64),
+            cover_ns=cover, earlier_ns=earlier, ahead_ns=ahead,
             bytes=held, transient_bytes=dropped + transient[:, None], saved_bytes=held,
         ))  # fmt: skip
+
+    def _covers(
+        self, forward: IntArray, backward: IntArray, again: IntArray, share: float = 1.0
+    ) -> tuple[IntArray, IntArray | None, IntArray]:
+        """What such a time covers of the last backward, and of those before it and of forwards, as debts."""
+        last = np.rint(share * (np.multiply.outer(forward, again - 1) + backward[..., None])).astype(np.int64)
+        ahead = np.rint(share * forward[..., None]).astype(np.int64) * np.ones_like(again)
+        if self.pricing.uneven:
+            # a device that takes few microbatches takes longer for each: all that it does bounds what it covers
+            return self.microbatches * last, None, -self.microbatches * ahead
+        return last, None if self.microbatches == 1 else -last * self.befores, -ahead * self.forwards
 
     def memory(self, variables: tuple[int, ...], held: IntArray, transient: IntArray | None = None) -> Table:
         """``held`` of each microbatch."""
@@ -165,19 +190,32 @@ class SegmentBuilder:
         time = self.passes_ns(edge.forward_ns, edge.backward_ns, self.dear)
         held, dropped = self.by_mode(edge.saved, edge.keeps)
         hide: IntArray | None = None
+        cover: IntArray | None = None
+        earlier: IntArray | None = None
+        ahead: IntArray | None = None
+        if edge.aside_ns is not None:
+            cover, earlier, ahead = self._covers(*edge.aside_ns, self.dear)
+            cover, ahead = cover * self.beside, ahead * self.beside
+            earlier = None if earlier is None else earlier * self.beside
         per_microbatch = held
         if kept is not None:
             time, held, dropped = time + kept.sync_ns, held + kept.bytes, dropped + kept.transient_bytes
             time, hide = np.minimum(time, FORBIDDEN), kept.hide_ns
+            ahead = kept.ahead_ns if ahead is None else kept.ahead_ns + ahead
+            if self.microbatches > 1:
+                earlier = kept.earlier_ns if earlier is None else kept.earlier_ns + earlier
         if index is not None:
             time, held, dropped = time[:, index], held[:, index], dropped[:, index]
             per_microbatch = per_microbatch[:, index]
             hide = None if hide is None else hide[:, index]
+            cover = None if cover is None else cover[:, index]
+            earlier = None if earlier is None else earlier[:, index]
+            ahead = None if ahead is None else ahead[:, index]
         if variable == producer:
             raise ValueError("a value's producer and consumer are one variable")
         self.tables.append(Table(
-            variables=(producer, variable, self.mode), sync_ns=time, hide_ns=hide, bytes=held, transient_bytes=dropped,
-            saved_bytes=per_microbatch,
+            variables=(producer, variable, self.mode), sync_ns=time, hide_ns=hide, cover_ns=cover, earlier_ns=earlier,
+            ahead_ns=ahead, bytes=held, transient_bytes=dropped, saved_bytes=per_microbatch,
         ))  # fmt: skip
 
 

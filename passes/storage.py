@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -66,12 +67,21 @@ def as_used(storage: Layout, owned: Sequence[str]) -> Layout:
     return storage
 
 
+_Numbers: TypeAlias = tuple[int, int, int, int, int, int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Costs of keeping and updating one parameter: [storage, needs, mode]."""
+    """Costs of keeping and updating one parameter: [storage, needs, mode].
+
+    ``hide_ns``: traffic of the last backward with what comes once a step, ``earlier_ns``: of those before it,
+    ``ahead_ns``: of all forwards.
+    """
 
     sync_ns: IntArray
     hide_ns: IntArray
+    earlier_ns: IntArray
+    ahead_ns: IntArray
     bytes: IntArray
     transient_bytes: IntArray
 
@@ -97,10 +107,8 @@ def keep(
     shape = (len(layouts), len(needs), len(modes))
     # with memory to spare HSDP is no mode of its own: those that there are take its time where it is less
     hybrid = rivals(modes, conversions.pricing, settings, microbatches, root=root) if ample else {}
-    out = {
-        name: np.zeros(shape, dtype=np.int64) for name in ("sync_ns", "hide_ns", "bytes", "transient_bytes")
-    }
-    cache: dict[tuple[int, tuple[str, ...], tuple[str, ...], Mode], tuple[int, int, int, int]] = {}
+    out = {field.name: np.zeros(shape, dtype=np.int64) for field in fields(Kept)}
+    cache: dict[tuple[int, tuple[str, ...], tuple[str, ...], Mode], _Numbers] = {}
     for i, layout in enumerate(layouts):
         for j, need in enumerate(needs):
             owned = runtime_axes(layout, need, trainable=stored.trainable) if not stored.buffer else ()
@@ -144,10 +152,11 @@ def rivals(
     return found
 
 
-def _least_hidden(ways: Iterable[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:
-    """The first way, with the least hideable time of all."""
-    first, *others = ways
-    return first[0], min((first[1], *(other[1] for other in others))), *first[2:]
+def _least_hidden(ways: Iterable[_Numbers]) -> _Numbers:
+    """The first way, with the least traffic of all."""
+    found = list(ways)
+    hide, earlier, ahead = (min(way[at] for way in found) for at in (1, 2, 3))
+    return found[0][0], hide, earlier, ahead, *found[0][4:]
 
 
 def _kept_as_used(layout: Layout, needs: Sequence[Layout]) -> bool:
@@ -165,12 +174,12 @@ def _kept_as_used(layout: Layout, needs: Sequence[Layout]) -> bool:
 def _one(
     fact: Fact, stored: StoredParameter, layout: Layout, owned: tuple[str, ...], late: tuple[str, ...], mode: Mode,
     pricing: Pricing, settings: Settings, microbatches: int, *, root: bool, among: int,
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """(sync ns, hideable ns, bytes, transient bytes) of one way to keep the parameter."""
+) -> _Numbers:  # fmt: skip
+    """The numbers of ``Kept`` for one way to keep the parameter."""
     whole = local_bytes(layout, fact.type, stored.dtype)
     used = local_bytes(layout, fact.type)
     if not stored.trainable or stored.buffer:
-        return 0, 0, whole + (used if fact.type.dtype != stored.dtype else 0), 0
+        return 0, 0, 0, 0, whole + (used if fact.type.dtype != stored.dtype else 0), 0
     state = optimizer_state_bytes(
         settings.optimizer, layout.local_shape(fact.type.shape), stored.dtype, pricing.profile
     )
@@ -183,19 +192,28 @@ def _one(
     )
     held, transient = (replace(size, copy=0) if settings.pooled else size).summed(root=root)
     piped = settings.schedule is not None
-    hide = behind = 0
+    hide = earlier = ahead = behind = 0
     for kind, axis, amount, phase, count in reductions(
         owned, used, whole, layout.mesh.size, mode.zero if owned else 0, microbatches, root=root, inside=inside,
         piped=piped,
     ):
-        if piped and phase == "grad":  # torch's pipelines reduce when all has been computed
-            behind += count * pricing.shared_ns(kind, amount, axis, among)
+        once_ns = pricing.shared_ns(kind, amount, axis, among)
+        if piped and pricing.crowded(axis):  # what a backward gathers is in the way of its first collectives
+            behind += count * once_ns
+            continue
+        if phase == "forward" and not root:
+            ahead += count * once_ns
+            continue
+        earlier += (count - 1) * once_ns
+        if root or (piped and phase == "grad"):  # nothing is computed then
+            behind += once_ns
         else:
-            hide += count * pricing.shared_ns(kind, amount, axis, among)
+            hide += once_ns
     moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
     at_the_end = sum(pricing.collective_ns("all_reduce", -(-whole // parts), axis) for axis in late)
     added = _added_ns(whole, used, parts if zero >= 2 and not piped else 1, stored, pricing, microbatches)
-    return behind + at_the_end + added + _update_ns(moved // parts, stored, pricing), hide, held, transient
+    sync = behind + at_the_end + added + _update_ns(moved // parts, stored, pricing)
+    return sync, hide, earlier, ahead, held, transient
 
 
 def parameter_bytes(

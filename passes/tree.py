@@ -27,7 +27,7 @@ def conversion_tree(
             prices = [
                 (
                     sum(
-                        conversions.cost_ns(fact, start, target, crosses_time=crosses_time and start == have)
+                        conversions.cost_ns(fact, start, target, crosses_time=crosses_time and start == have)[:2]
                     ),
                     k,
                 )

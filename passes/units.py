@@ -19,6 +19,7 @@ from autopar.passes.pricing import local_bytes
 from autopar.passes.problem import IntArray, Segment
 from autopar.passes.segments import Variable
 from autopar.passes.solve import Solution
+from autopar.passes.solve.check import sums_of_instance
 from autopar.passes.stages import belongs, dependence, live_for
 
 
@@ -134,10 +135,9 @@ def call_cost(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...])
     """Of one call of a chain with these values."""
     segment = lean.problem.chains[chain].segment
     at = range(len(segment.tables))
-    sync, hide, cover = (_sum(segment, name, at, values) for name in ("sync_ns", "hide_ns", "cover_ns"))
     held = _sum(segment, "bytes", at, values)
     return Cost(
-        time_ns=sync + max(0, hide - cover), held_bytes=held,
+        time_ns=sums_of_instance(segment, values).time_ns, held_bytes=held,
         saved_bytes=_sum(full.problem.chains[chain].segment, "bytes", at, values) - held,
         transient_bytes=_sum(segment, "transient_bytes", at, values),
     )  # fmt: skip
@@ -150,9 +150,8 @@ def _root_costs(model: Model, solution: Solution, lean: Encoded, full: Encoded) 
     tables: dict[int, list[int]] = {}
     for number, table in enumerate(segment.tables):
         tables.setdefault(max(places[variable] for variable in table.variables), []).append(number)
-    every = range(len(segment.tables))
-    hide, cover = (_sum(segment, name, every, values) for name in ("hide_ns", "cover_ns"))
-    exposed = max(0, hide - cover) / hide if hide else 0.0
+    sums = sums_of_instance(segment, values)
+    exposed = sums.exposed_ns / sums.hide_ns if sums.hide_ns else 0.0
     found = {}
     for place, numbers in sorted(tables.items()):
         held = _sum(segment, "bytes", numbers, values)

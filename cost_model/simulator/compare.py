@@ -54,7 +54,7 @@ def compare(timeline: Timeline, plan: Plan) -> Comparison:
 
 
 def _rows(timeline: Timeline, plan: Plan) -> Iterator[Row]:
-    counted = settled(timeline.counted, plan.step_time_s.compute, timeline.overlap)
+    counted = settled(timeline.counted, plan.step_time_s.compute, timeline.overlap, timeline.microbatches)
     count = len(counted)
 
     def mean_s(name: str) -> float:

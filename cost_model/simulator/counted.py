@@ -3,11 +3,13 @@
 The objective takes a step apart into the root and the calls of blocks. Of each it adds up everything, and of the
 communication of its parameters what is more than its computing can cover (``passes/problem.py``, formula 1):
 
-    sum over instances of  S + max(0, H - f * C)
+    sum over instances of  S + max(0, N, N + E, N + E + A)
 
-with S the operations, the collectives of the program and what comes once a step, H the gathers and reductions of
-parameters, each as if all that it goes with were as large, and C the operations. In a pipeline the root is one instance
-for all places, and a transfer counts at both of its ends.
+with S the operations, the collectives of the program and what nothing can cover; N, E and A are gathers and reductions,
+each as if all that it goes with were as large, less a share of the operations: of the last backward with what comes
+once a step, of the backwards before it where these have any, of all forwards that have any. Where parameters alone
+travel between nodes, what operations send covers as well. In a pipeline the root is one instance for all places, and a
+transfer counts at both of its ends.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from autopar.cost_model.simulator.holders import (
 )
 from autopar.cost_model.simulator.scripts import Totals
 from autopar.cost_model.simulator.stage import Stage
+from autopar.cost_model.topology import crowded
 from autopar.ir.program import Parameter, Program
 from autopar.ir.types import DTYPE_BYTES
 
@@ -37,7 +40,8 @@ from autopar.ir.types import DTYPE_BYTES
 class Counted:
     """Seconds of a step on one place. ``parameters``: gathers and reductions that are not hidden, without the root's.
 
-    ``root_hide_s`` and ``root_cover_s`` are H and f · C of what the place has of the root.
+    ``root_hide_s`` and ``root_cover_s`` are the parts of N of what the place has of the root, ``root_earlier_s`` and
+    ``root_ahead_s`` are its E and A.
     """
 
     compute_s: float = 0.0
@@ -49,6 +53,8 @@ class Counted:
     transfers_s: float = 0.0
     root_hide_s: float = 0.0
     root_cover_s: float = 0.0
+    root_earlier_s: float = 0.0
+    root_ahead_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -62,15 +68,23 @@ class Counted:
         return Counted(**both)
 
 
-def settled(places: Sequence[Counted], compute_s: float, overlap: float) -> tuple[Counted, ...]:
+def _exposed_s(late_s: float, earlier_s: float, ahead_s: float) -> float:
+    return max(0.0, late_s, late_s + earlier_s, late_s + earlier_s + ahead_s)
+
+
+def settled(
+    places: Sequence[Counted], compute_s: float, overlap: float, microbatches: int
+) -> tuple[Counted, ...]:
     """The places with what the root does not hide, spread over those who cause it.
 
     ``compute_s``: mean over the places that the objective says. It counts a loss in parts which lowering joins again:
     what it has more than the lowered program is the last place's.
     """
     joined_s = compute_s * len(places) - sum(each.compute_s for each in places)
-    hide_s = sum(each.root_hide_s for each in places)
-    exposed_s = max(0.0, hide_s - sum(each.root_cover_s for each in places) - overlap * joined_s)
+    hide_s, cover_s, earlier_s, ahead_s = (
+        sum(getattr(each, f"root_{name}_s") for each in places) for name in ("hide", "cover", "earlier", "ahead")
+    )
+    exposed_s = _exposed_s(hide_s - cover_s - overlap * joined_s / microbatches, earlier_s, ahead_s)
     shared = [
         replace(each, parameters_s=each.parameters_s + (exposed_s * each.root_hide_s / hide_s if hide_s else 0.0))
         for each in places
@@ -105,25 +119,43 @@ def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | 
             sent_ns += stage.before.totals.sent_ns
         sent_s = program.microbatches * sent_ns / 1e9
         among = len(instance.parameters) if outside is None or not instance.root else outside
-        hide_ns = behind_ns = sums_ns = update_ns = added_ns = 0
+        hide_ns = earlier_ns = ahead_ns = behind_ns = sums_ns = update_ns = added_ns = 0
         for parameter in instance.parameters:
             zero = instance.zero if parameter.runtime_axes else 0
-            hidden, behind = _moved_ns(parameter, zero, stage, root=instance.root, among=among)
-            hide_ns, behind_ns = hide_ns + hidden, behind_ns + behind
+            moved = _moved_ns(parameter, zero, stage, root=instance.root, among=among)
+            hide_ns, earlier_ns = hide_ns + moved[0], earlier_ns + moved[1]
+            ahead_ns, behind_ns = ahead_ns + moved[2], behind_ns + moved[3]
             zero = min(zero, 1) if stage.piped else zero  # of memory and traffic but the gathers
             part = -(-stored_bytes(parameter) // cut_into(parameter, zero, prices))
             sums_ns += sum(prices.move_ns("all_reduce", part, prices.groups[axis]) for axis in parameter.step_axes)
             added_ns += _added_ns(parameter, zero, stage)
-            moved = updated_bytes(parameter, zero, stage.optimizer, prices)
-            update_ns += memory_ns("optimizer", "optimizer", moved, parameter.type.dtype, prices)
-        hide_s, cover_s = hide_ns / 1e9, prices.overlap * compute_s
+            updated = updated_bytes(parameter, zero, stage.optimizer, prices)
+            update_ns += memory_ns("optimizer", "optimizer", updated, parameter.type.dtype, prices)
+        hide_s, cover_s, cover_ahead_s = hide_ns / 1e9, *_covers_s(instance, stage)
+        befores = program.microbatches - 1 if instance.zero >= 2 else 0
+        forwards = program.microbatches if instance.zero == 3 and not stage.piped else 1
+        earlier_s, ahead_s = earlier_ns / 1e9 - befores * cover_s, ahead_ns / 1e9 - forwards * cover_ahead_s
         total += Counted(
             compute_s=compute_s, collectives_s=sent_s, sums_s=sums_ns / 1e9, optimizer_s=update_ns / 1e9,
             added_s=added_ns / 1e9,
-            parameters_s=behind_ns / 1e9 + (0.0 if instance.root else max(0.0, hide_s - cover_s)),
+            parameters_s=behind_ns / 1e9 + (0.0 if instance.root else _exposed_s(hide_s - cover_s, earlier_s, ahead_s)),
             root_hide_s=hide_s if instance.root else 0.0, root_cover_s=cover_s if instance.root else 0.0,
+            root_earlier_s=earlier_s if instance.root else 0.0, root_ahead_s=ahead_s if instance.root else 0.0,
         )  # fmt: skip
     return total
+
+
+def _covers_s(instance: _Instance, stage: Stage) -> tuple[float, float]:
+    """What one backward, with what it computes again, and one forward let travel of parameters."""
+    each, share = instance.totals, stage.prices.overlap
+    cheap, dear = int(instance.recompute is not None), int(instance.recompute == "full")
+    aside = not any(parameter.inside for parameter in instance.parameters)
+    sent = each.sent_aside_ns * aside
+    if instance.root and stage.before is not None:
+        sent += stage.before.totals.sent_aside_ns * aside
+    back = share * (cheap * each.forward_ns + dear * each.dear_ns + each.backward_ns)
+    back += aside * (dear * each.sent_aside_ns + each.sent_back_aside_ns)
+    return back / 1e9, (share * (each.forward_ns + each.dear_ns) + sent) / 1e9
 
 
 def _instances(stage: Stage, known: AbstractSet[str]) -> Iterator[_Instance]:
@@ -161,24 +193,32 @@ def root_parameters(program: Program) -> frozenset[str]:
     return frozenset(p.fqn for p in program.parameters if p.trainable and not p.buffer and p.fqn not in own)
 
 
-def _moved_ns(parameter: Parameter, zero: int, stage: Stage, *, root: bool, among: int) -> tuple[int, int]:
+def _moved_ns(parameter: Parameter, zero: int, stage: Stage, *, root: bool, among: int) -> tuple[int, int, int, int]:
     """Its share of gathers and reductions in a step, if all ``among`` are as large, gradients in the stored type.
 
-    What computing may hide, and what comes behind it: torch's pipelines reduce when all has been computed.
+    What the last backward may hide, those before it, and all forwards; and what nothing does: the first gather and
+    the last reduction of the root; in torch's pipelines reductions, which come when all has been computed, and gathers
+    that are in the way of the first collectives of the backward that they are for.
     """
-    microbatches, prices = stage.program.microbatches, stage.prices
+    prices = stage.prices
     stored = stored_bytes(parameter)
     used = stored // DTYPE_BYTES[parameter.type.dtype] * DTYPE_BYTES[parameter.compute_dtype]
-    hidden = behind = 0
+    hidden = earlier = ahead = behind = 0
     for stream, kind, group, payload in moves(parameter.runtime_axes, parameter.inside, used, stored, zero, prices):
-        times = 1
-        if stream == GATHER and zero == 3 and not root:
-            times = 1 + microbatches if stage.piped else 2 * microbatches
-        elif stream == SCATTER and zero >= 2 and not stage.piped:
-            times = microbatches
-        ns = times * -(-prices.move_ns(kind, payload * among, group) // among)
-        if stage.piped and stream != GATHER:
-            behind += ns
+        ns = -(-prices.move_ns(kind, payload * among, group) // among)
+        gathered, again = stream == GATHER, zero == 3 and not root
+        many = stage.program.microbatches
+        forwards = 0 if not gathered else many if again and not stage.piped else 1
+        last = int(again or not gathered)
+        before = many - 1 if (again if gathered else stream == SCATTER and zero >= 2 and not stage.piped) else 0
+        if stage.piped and crowded(group, prices.groups):
+            behind += (forwards + last + before) * ns
+            continue
+        earlier += before * ns
+        if root:
+            behind += (forwards + last) * ns
+        elif stage.piped and not gathered:
+            behind += last * ns
         else:
-            hidden += ns
-    return hidden, behind
+            hidden, ahead = hidden + last * ns, ahead + forwards * ns
+    return hidden, earlier, ahead, behind

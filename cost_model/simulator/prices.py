@@ -11,7 +11,7 @@ from autopar.cost_model.collectives import collective_s
 from autopar.cost_model.compute import overlap_fraction, slowest_compute_s
 from autopar.cost_model.priced import Group, OpCost, work
 from autopar.cost_model.profile import CostProfile
-from autopar.cost_model.topology import axis_groups
+from autopar.cost_model.topology import axis_groups, only_parameters_cross
 from autopar.ir.graph import Node, Value
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import local_row, node_rule
@@ -28,6 +28,7 @@ class Prices:
         self.groups = axis_groups(mesh.axes, cluster)
         # share of computing behind which communication can hide, on the worst device
         self.overlap = min(overlap_fraction(device, profile) for device in cluster.devices)
+        self.aside = only_parameters_cross(self.groups)
         self.imbalance = profile.experts_imbalance
         self._compute: dict[OpCost, int] = {}
         self._moves: dict[tuple[str, int, Group], int] = {}

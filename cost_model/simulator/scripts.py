@@ -8,17 +8,19 @@ backward has what it needs: torch stops at the last operation that keeps somethi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple, TypeAlias
 
+from autopar.cost_model.dtypes import sent_back_bytes
 from autopar.cost_model.simulator.gradients import RECEIVED, Gradients, flat
 from autopar.cost_model.simulator.instructions import Collective, Move, Part, Post, Wait, Work
-from autopar.cost_model.simulator.prices import Prices, exchanged_bytes, link, local_bytes, op_costs
+from autopar.cost_model.simulator.prices import Prices, exchanged_bytes, link, local_bytes, local_shape, op_costs
 from autopar.ir.convert import COLLECTIVES
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.optable import local_row, row
-from autopar.ir.program import MICROBATCH_AXIS
+from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS
 from autopar.ir.recompute import EXPENSIVE, is_comm, once
 
 FULL, INPUTS, WEIGHTS = "full", "inputs", "weights"
@@ -42,6 +44,8 @@ class Totals:
     backward_ns: int = 0
     sent_ns: int = 0
     sent_back_ns: int = 0
+    sent_aside_ns: int = 0
+    sent_back_aside_ns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ class _Writing:
         self.values = graph.values()
         self.made: dict[str, _Entry] = {}
         self.stored: set[str] = set()
-        self.totals = dict.fromkeys(("forward_ns", "dear_ns", "backward_ns", "sent_ns", "sent_back_ns"), 0)
+        self.totals = dict.fromkeys((field.name for field in fields(Totals)), 0)
 
     def run(self) -> Script:
         entries = [self._entry(node) for node in self.nodes if not self._vanishes(node)]
@@ -182,13 +186,14 @@ class _Writing:
         (name,) = node.uses()
         axis, back = str(node.attr("axis")), str(node.attr("backward", "none"))
         ahead = self._move(node, node.target.removeprefix("comm."), local_bytes(self.values[name]), axis, "forward")
-        size = local_bytes(node.result)
+        each = sent_back_bytes(node.result.type.dtype, back, parameter=name in self.stored)
+        size = math.prod(local_shape(node.result)) * each
         behind = self._move(node, back, size, axis, "backward") if self._mark(name) else None
-        self.totals["sent_ns"] += 0 if ahead is None else ahead.ns
-        self.totals["sent_back_ns"] += 0 if behind is None else behind.ns
-        half = node.result.type.is_float and size and node.result.type.dtype in ("bf16", "f16")
-        if behind is not None and name in self.stored and half and back in ("all_reduce", "reduce_scatter"):
-            behind = self._move(node, back, 2 * size, axis, "backward")  # parameters' gradients are summed in f32
+        # what goes the way of parameters is slowed down by them, and lets them pass
+        times = 2 if self.prices.aside and axis == DATA_AXIS else 1
+        for total, move in (("sent", ahead), ("sent_back", behind)):
+            self.totals[f"{total}_ns"] += 0 if move is None else times * move.ns
+            self.totals[f"{total}_aside_ns"] += 0 if move is None or not self.prices.aside else move.ns
         return ahead, behind
 
     def _move(self, node: Node, kind: str, payload_bytes: int, axis: str, category: str) -> Move | None:

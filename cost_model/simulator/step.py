@@ -53,7 +53,8 @@ def simulate(
     record = Recorder(shown, len(scripts))
     arrived: dict[Key, float] = {}
     devices = [Device(place, script, prices.overlap, arrived, record) for place, script in enumerate(scripts)]
-    return _timeline(devices, run(devices, arrived), record, shown, tuple(found), prices.overlap)
+    ended, many = run(devices, arrived), stages[0].program.microbatches
+    return _timeline(devices, ended, record, shown, tuple(found), prices.overlap, many)
 
 
 def _alone(stage: Stage) -> Iterator[Instruction]:
@@ -95,8 +96,9 @@ def _events(script: Script) -> int:
 
 
 def _timeline(
-    devices: list[Device], end: float, record: Recorder, detail: str, found: tuple[Counted, ...], overlap: float
-) -> Timeline:
+    devices: list[Device], end: float, record: Recorder, detail: str, found: tuple[Counted, ...], overlap: float,
+    microbatches: int,
+) -> Timeline:  # fmt: skip
     tracks = sorted({event.track for event in record.events})
     return Timeline(
         step_s=end / 1e9,
@@ -110,6 +112,7 @@ def _timeline(
         tracks=tuple(tracks),
         events=tuple(sorted(record.events, key=lambda event: (event.track, event.start_ns, -event.end_ns))),
         flows=tuple(sorted(record.flows)), detail=detail, counted=found, overlap=overlap,
+        microbatches=microbatches,
     )  # fmt: skip
 
 

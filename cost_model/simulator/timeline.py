@@ -88,6 +88,7 @@ class Timeline:
     detail: str
     counted: tuple[Counted, ...]
     overlap: float
+    microbatches: int
 
     def mean_s(self, kind: str, *names: str) -> float:
         """Mean over the places of what ``busy_s``, ``waits_s`` or ``moved_s`` (``kind``) hold under ``names``."""

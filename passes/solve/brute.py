@@ -88,7 +88,7 @@ def _add(a: Triple, b: Triple) -> Triple:
 
 
 def _numbers(segment: Segment, values: tuple[int, ...]) -> Triple | None:
-    sync = net = held = transient = 0
+    sync = net = earlier = ahead = held = transient = 0
     for table in segment.tables:
         at = tuple(values[v] for v in table.variables)
         if table.sync_ns[at] >= FORBIDDEN:
@@ -96,6 +96,8 @@ def _numbers(segment: Segment, values: tuple[int, ...]) -> Triple | None:
         sync += int(table.sync_ns[at])
         net += 0 if table.hide_ns is None else int(table.hide_ns[at])
         net -= 0 if table.cover_ns is None else int(table.cover_ns[at])
+        earlier += 0 if table.earlier_ns is None else int(table.earlier_ns[at])
+        ahead += 0 if table.ahead_ns is None else int(table.ahead_ns[at])
         held += 0 if table.bytes is None else int(table.bytes[at])
         transient += 0 if table.transient_bytes is None else int(table.transient_bytes[at])
-    return sync + max(0, net), held, transient
+    return sync + max(0, net, net + earlier, net + earlier + ahead), held, transient

@@ -1,4 +1,8 @@
-"""Multipliers, and the concrete choices that eliminations under them stand for."""
+"""Multipliers, and the concrete choices that eliminations under them stand for.
+
+(1) is the largest of S, S + N, S + N + E and S + N + E + A. *mu* in [0, 3] goes along all four: S + mu N up to 1, then
+S + N + (mu - 1) E, then S + N + E + (mu - 2) A; for each mu that is no more than (1), and at one of the ends it is (1).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from autopar.passes.solve.model import HELD, TIME, WORK, Model, amounts
 
 AnyRun = Run | BranchedRun
 
+ENDS = (0.0, 1.0, 2.0, 3.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
@@ -25,7 +31,7 @@ class Multipliers:
     def prices(self, segment: int, count: int, mu: float) -> Prices:
         """Prices of one instance of segment 0 (the root) or 1 + chain number."""
         transient = self.memory * self.weights[segment] / count
-        return Prices(time=self.time, hidden=self.time * mu, held=self.memory, transient=transient)
+        return Prices.along(mu, time=self.time, held=self.memory, transient=transient)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +62,7 @@ def lagrangian_cost(m: Multipliers, segment: int, count: int, real: IntArray) ->
 class BlockChoice:
     """Per boundary (E of them) the best column found: values (variables, E), amounts (3, E), cost, bound.
 
-    ``tight`` (E) is the grid value that gives ``bound``; ``numbers`` (4, K, E) are the sums of the
+    ``tight`` (E) is the grid value that gives ``bound``; ``numbers`` (NUMBERS, K, E) are the sums of the
     assignments of each of the K grid values, with the pivot that gives ``bound``.
     """
 
@@ -124,17 +130,27 @@ def choose(
     )
 
 
-def better_mu(grid: list[float], at: int, flat: FloatArray, slope: FloatArray) -> list[float]:
-    """Where the line that is lowest at ``grid[at]`` meets that of the neighbour on its rising side."""
+def better_mu(grid: list[float], at: int, ends: FloatArray) -> list[float]:
+    """Where the line that is lowest at ``grid[at]`` meets that of the neighbour on its rising side.
+
+    ``ends`` (``ENDS``, K): cost of the assignment of each grid value at each end.
+    """
     here = grid[at]
-    rising = bool(slope[at] > 0)
-    side = [i for i, mu in enumerate(grid) if (mu > here if rising else mu < here)]
+    top = float(np.argmax(ends[:, at]))
+    if top not in grid:
+        return [top]
+    side = [i for i, mu in enumerate(grid) if (mu - here) * (top - here) > 0]
     if not side:
-        return [1.0 if rising else 0.0]
+        return []
     other = min(side, key=lambda i: abs(grid[i] - here))
-    turn = float(slope[at] - slope[other])
+    low, high = sorted((here, grid[other]))
+    between = [mu for mu in ENDS if low < mu < high]
+    if between:
+        return between
+    end = int(low)
+    slopes = ends[end + 1, [at, other]] - ends[end, [at, other]]
+    turn = float(slopes[0] - slopes[1])
     if turn == 0.0:
         return []
-    mu = float(flat[other] - flat[at]) / turn
-    low, high = sorted((here, grid[other]))
+    mu = end + float(ends[end, other] - ends[end, at]) / turn
     return [mu] if low < mu < high else []

@@ -6,7 +6,7 @@ the grid, the cost of x with the best completion, which the joined buckets hold 
 
     that bound >= the time of the incumbent                                             (12)
     another partial choice with the same values of all variables that still matter is no worse in
-    sync, sync + hide - cover, bytes and transient                                      (13)
+    sync, sync + hide - cover, that + earlier, that + ahead, bytes and transient        (13)
     there are more than ``limit`` of them: those with the lowest bounds stay, and the lowest bound among
     the others, ``cut``, is remembered: no solution below it is lost                    (14)
 """
@@ -21,7 +21,7 @@ import numpy as np
 from autopar.passes.problem import FloatArray, IntArray
 from autopar.passes.solve.eliminate import Prices, Run
 from autopar.passes.solve.model import amounts
-from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT, Plan
+from autopar.passes.solve.plan import AHEAD, BYTES, EARLIER, NET, NUMBERS, SYNC, TRANSIENT, Plan
 
 LOOK_BACK = 24
 
@@ -67,7 +67,7 @@ def enumerate_columns(
     ``runs`` are eliminations of one segment under the same prices but mu. ``kept`` (kept variables, E) are
     the boundaries to begin with, ``start[k]`` (E) their table entries in run k and ``others`` (E) the cost of
     everything else (10). Variables in ``interface`` always matter. Where only the cost at ``prices`` counts,
-    (13) compares that, with all traffic hidden and with none.
+    (13) compares that, at each of the maxima of (1).
     """
     plan = runs[0].plan
     values = np.zeros((len(plan.domains), kept.shape[1]), dtype=np.int64)
@@ -94,7 +94,7 @@ def enumerate_columns(
         values[v] = value
         for table in bucket.tables:
             sums = sums + plan.numbers[:, plan.entry(table, values)]
-        keep = undominated(_key(row, values, frontier, plan.domains), _compare(sums, prices))
+        keep = undominated(_key(row, values, frontier, plan.domains), _compare(sums, prices, plan.reach))
         values, row, bounds, sums = values[:, keep], row[keep], bounds[:, keep], sums[:, keep]
         keep, cut = _select(bounds, target, limit, cut)
         values, row, bounds, sums = values[:, keep], row[keep], bounds[:, keep], sums[:, keep]
@@ -143,7 +143,7 @@ def _frontiers(plan: Plan, order: Sequence[int], interface: Sequence[int]) -> li
 def _begin(plan: Plan, values: IntArray) -> IntArray:
     """Sums of the tables over kept variables only."""
     inside = {t for bucket in plan.buckets for t in bucket.tables}
-    sums = np.zeros((4, values.shape[1]), dtype=np.int64)
+    sums = np.zeros((len(NUMBERS), values.shape[1]), dtype=np.int64)
     for table in range(len(plan.scopes)):
         if table not in inside:
             sums += plan.numbers[:, plan.entry(table, values)]
@@ -171,11 +171,12 @@ def _key(row: IntArray, values: IntArray, frontier: Sequence[int], domains: Sequ
     return key
 
 
-def _compare(sums: IntArray, prices: Prices | None) -> IntArray | FloatArray:
+def _compare(sums: IntArray, prices: Prices | None, reach: int) -> IntArray | FloatArray:
+    exposed = [0 * sums[NET], *np.cumsum(sums[[NET, EARLIER, AHEAD][:reach]], axis=0)]
     if prices is not None:
         flat = prices.time * sums[SYNC] + prices.held * sums[BYTES] + prices.transient * sums[TRANSIENT]
-        return np.stack([flat, flat + prices.time * sums[NET]])
-    return np.stack([sums[SYNC], sums[SYNC] + sums[NET], sums[BYTES], sums[TRANSIENT]])
+        return np.stack([flat + prices.time * more for more in exposed])
+    return np.stack([*(sums[SYNC] + more for more in exposed), sums[BYTES], sums[TRANSIENT]])
 
 
 def undominated(key: IntArray, costs: IntArray | FloatArray, *, look_back: int = LOOK_BACK) -> IntArray:

@@ -1,8 +1,12 @@
 """Exact bucket elimination for one scalarised cost, and back-substitution.
 
-The cost of an entry is  time * sync + hidden * (hide - cover) + held * bytes + transient * transient_bytes,
-infinite where the entry is forbidden. For each variable in the plan's order: add up all tables that hold
-it, minimise over it, keep the sum for back-substitution. The best values of the eliminated variables are
+The cost of an entry is
+
+    time * sync + hidden * (hide - cover) + earlier * earlier_ns + ahead * ahead_ns
+        + held * bytes + transient * transient_bytes
+
+infinite where the entry is forbidden. For each variable in the plan's order: add up all tables that hold it, minimise
+over it, keep the sum for back-substitution. The best values of the eliminated variables are
 looked up only for the assignments of the kept variables that are asked for, many at a time.
 
 Where the messages of a plan would hold more than ``CAP_ENTRIES`` entries, one variable is fixed to each of
@@ -39,8 +43,16 @@ class Prices:
 
     time: float
     hidden: float
+    earlier: float = 0.0
+    ahead: float = 0.0
     held: float
     transient: float
+
+    @classmethod
+    def along(cls, mu: float, *, time: float, held: float, transient: float) -> Prices:
+        """At ``mu`` in [0, 3] of (7)."""
+        hidden, earlier, ahead = (time * min(max(mu - begin, 0.0), 1.0) for begin in range(3))
+        return cls(time=time, hidden=hidden, earlier=earlier, ahead=ahead, held=held, transient=transient)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -202,9 +214,12 @@ class Eliminator:
         return self.children[value].run(prices, cut)
 
     def _cost(self, prices: Prices) -> FloatArray:
-        sync, net, held, transient = self._floats
+        sync, net, earlier, ahead, held, transient = self._floats
         cost = sync * prices.time
-        for price, numbers in ((prices.hidden, net), (prices.held, held), (prices.transient, transient)):
+        for price, numbers in (
+            (prices.hidden, net), (prices.earlier, earlier), (prices.ahead, ahead), (prices.held, held),
+            (prices.transient, transient),
+        ):  # fmt: skip
             if price != 0.0:
                 cost += price * numbers
         return np.asarray(cost)

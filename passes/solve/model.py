@@ -19,17 +19,18 @@ import numpy as np
 
 from autopar.passes.problem import Chain, FloatArray, IntArray, Problem, Segment
 from autopar.passes.solve.eliminate import CAP_ENTRIES, Eliminator, Prices, blended
-from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT, Plan
+from autopar.passes.solve.plan import AHEAD, BYTES, EARLIER, NET, SYNC, TRANSIENT, Plan
 
 PIVOT_ENTRIES = 1 << 18
 
 TIME, HELD, WORK = range(3)
-"""Rows of ``amounts``: true time S + max(0, H - C), bytes, transient bytes."""
+"""Rows of ``amounts``: true time (1), bytes, transient bytes."""
 
 
 def amounts(numbers: IntArray) -> IntArray:
-    """Return (time, bytes, transient) of sums (sync, net, bytes, transient)."""
-    time = numbers[SYNC] + np.maximum(numbers[NET], 0)
+    """Return (time, bytes, transient) of sums (NUMBERS)."""
+    more = np.maximum(numbers[EARLIER] + np.maximum(numbers[AHEAD], 0), 0)
+    time = numbers[SYNC] + np.maximum(numbers[NET] + more, 0)
     return np.stack([time, numbers[BYTES], numbers[TRANSIENT]])
 
 
@@ -188,7 +189,7 @@ class Model:
         time = held = 0.0
         for count, plan in zip(self.counts, self.plans(), strict=True):
             low = np.minimum(plan.smallest(), 0).sum(axis=1)
-            time -= count * float(low[SYNC] + low[NET])
+            time -= count * float(low[SYNC] + low[NET] + low[EARLIER] + low[AHEAD])
             held -= count * float(low[BYTES])
         return time, held
 

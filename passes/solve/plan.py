@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from autopar.passes.problem import FORBIDDEN, FloatArray, IntArray, Segment, Tab
 from autopar.passes.solve.order import elimination_order
 from autopar.passes.solve.selection import Selection, is_pure, selection
 
-SYNC, NET, BYTES, TRANSIENT = range(4)
+NUMBERS = SYNC, NET, EARLIER, AHEAD, BYTES, TRANSIENT = tuple(range(6))
 """Rows of ``Plan.numbers``; NET is hide - cover."""
 
 
@@ -59,6 +60,11 @@ class Plan:
     last: tuple[tuple[int, tuple[int, ...]], ...]
     entries: int
 
+    @cached_property
+    def reach(self) -> int:
+        """The mu above which nothing is told: nobody is ahead, or nobody earlier either."""
+        return 3 if self.numbers[AHEAD].any() else 2 if self.numbers[EARLIER].any() else 1
+
     @property
     def kept_entries(self) -> int:
         """Entries of all messages, which a run keeps."""
@@ -72,16 +78,16 @@ class Plan:
         ]
 
     def measure(self, assignments: IntArray) -> IntArray:
-        """Return the sums (4, E) of sync, net, bytes, transient of assignments (variables, E)."""
-        total = np.zeros((4, assignments.shape[1]), dtype=np.int64)
+        """Return the sums (NUMBERS, E) of assignments (variables, E)."""
+        total = np.zeros((len(NUMBERS), assignments.shape[1]), dtype=np.int64)
         for table in range(len(self.scopes)):
             total += self.numbers[:, self.entry(table, assignments)]
         return total
 
     def smallest(self) -> IntArray:
-        """Return (4, tables): the least number of each kind that an entry which is allowed has, else 0."""
+        """Return (NUMBERS, tables): the least number of each kind that an entry which is allowed has, else 0."""
         if not self.scopes:
-            return np.zeros((4, 0), dtype=np.int64)
+            return np.zeros((len(NUMBERS), 0), dtype=np.int64)
         none = np.int64(1 << 62)
         low = np.minimum.reduceat(np.where(self.blocked, none, self.numbers), self.offsets, axis=1)
         return np.where(low == none, 0, low)
@@ -109,7 +115,7 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
     merged, forbidding = _merge(segment, position)
     scopes = tuple(merged)
     numbers = np.concatenate(
-        [m.reshape(4, -1) for m in merged.values()] or [np.zeros((4, 0), np.int64)], axis=1
+        [m.reshape(len(NUMBERS), -1) for m in merged.values()] or [np.zeros((len(NUMBERS), 0), np.int64)], axis=1
     )
     sizes = [math.prod(domains[v] for v in scope) for scope in scopes]
     blocked = numbers[SYNC] >= FORBIDDEN
@@ -158,7 +164,7 @@ def _merge(
             if not is_pure(table):
                 pure.discard(home)
             shape = tuple(segment.domains[v] if v in scope else 1 for v in home)
-            found[home] = found[home] + cube.reshape(4, *shape)
+            found[home] = found[home] + cube.reshape(len(NUMBERS), *shape)
     for cube in found.values():
         sync = cube[SYNC : SYNC + 1]
         np.minimum(sync, FORBIDDEN, out=sync, where=sync >= FORBIDDEN // 2)
@@ -174,19 +180,21 @@ def _without_decided(table: Table, free: frozenset[int]) -> Table:
 
     return replace(
         table, variables=tuple(table.variables[i] for i in at), sync_ns=table.sync_ns.reshape(shape),
-        hide_ns=cut(table.hide_ns), cover_ns=cut(table.cover_ns), bytes=cut(table.bytes),
-        transient_bytes=cut(table.transient_bytes),
+        hide_ns=cut(table.hide_ns), cover_ns=cut(table.cover_ns), earlier_ns=cut(table.earlier_ns),
+        ahead_ns=cut(table.ahead_ns), bytes=cut(table.bytes), transient_bytes=cut(table.transient_bytes),
     )  # fmt: skip
 
 
 def _cube(table: Table) -> IntArray:
     zeros = np.zeros_like(table.sync_ns)
-    hide, cover, held, transient = (
+    hide, cover, earlier, ahead, held, transient = (
         zeros if values is None else values
-        for values in (table.hide_ns, table.cover_ns, table.bytes, table.transient_bytes)
-    )
+        for values in (
+            table.hide_ns, table.cover_ns, table.earlier_ns, table.ahead_ns, table.bytes, table.transient_bytes,
+        )
+    )  # fmt: skip
     sync = np.minimum(table.sync_ns, FORBIDDEN)
-    return np.stack([sync, hide - cover, held, transient])
+    return np.stack([sync, hide - cover, earlier, ahead, held, transient])
 
 
 def _buckets(

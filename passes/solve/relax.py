@@ -1,10 +1,11 @@
 """The relaxed problem at given multipliers: a lower bound and a concrete assignment.
 
-With multipliers  lambda >= 0 ns/byte,  weights alpha >= 0 of the instances that sum to 1,  and mu in [0, 1]:
+With multipliers  lambda >= 0 ns/byte,  weights alpha >= 0 of the instances that sum to 1,  and mu in [0, 3], of which
+mu' is what is below 1, mu'' what is from there to 2, mu''' what is above:
 
-    max(0, H - C) >= mu (H - C)                          for each mu                      (7)
+    max(0, N, N + E, N + E + A) >= mu' N + mu'' E + mu''' A      for each mu              (7)
     max over i of transient[i] >= sum over i of alpha[i] transient[i]                     (8)
-    L = min  sum over i of [S + mu (H - C) + lambda (bytes + alpha[i] transient)]  -  lambda * memory_bytes
+    L = min  sum over i of [S + mu' N + mu'' E + mu''' A + lambda (bytes + alpha[i] transient)] - lambda * memory_bytes
       <= optimum                                                                          (9)
 
 The weight of a chain is spread evenly over its calls. In the block's table every entry (boundary, pivot)
@@ -22,10 +23,10 @@ import numpy as np
 
 from autopar.passes.problem import FloatArray, IntArray
 from autopar.passes.solve.chain import Power, Runs, power
-from autopar.passes.solve.choice import AnyRun, BlockChoice, Candidate, Multipliers, better_mu, choose
+from autopar.passes.solve.choice import ENDS, AnyRun, BlockChoice, Candidate, Multipliers, better_mu, choose
 from autopar.passes.solve.eliminate import Eliminator
 from autopar.passes.solve.model import HELD, TIME, WORK, Model, amounts
-from autopar.passes.solve.plan import BYTES, NET, SYNC, TRANSIENT
+from autopar.passes.solve.plan import AHEAD, BYTES, EARLIER, NET, SYNC, TRANSIENT
 
 CAP_GRID = 6
 APART = 0.03
@@ -200,13 +201,13 @@ class Relaxation:
     def _add(self, segment: int, mu: float) -> bool:
         """Add a value to a grid, if it is a new one; a full grid loses that which was tight longest ago.
 
-        0 and 1 stay: they are exact where all traffic hides, or none does.
+        The ends stay: each is exact where it is the largest of (1).
         """
         grid = self.grids[segment]
         if any(abs(mu - old) <= APART * max(mu, old) for old in grid):
             return False
         if len(grid) == CAP_GRID:
-            inner = [old for old in grid if 0.0 < old < 1.0]
+            inner = [old for old in grid if old not in ENDS]
             grid.remove(min(inner, key=lambda old: (self._tight.get((segment, old), 0), -abs(old - mu))))
         grid.append(mu)
         self._tight[segment, mu] = self.model.evaluations
@@ -248,8 +249,8 @@ class Relaxation:
         self._tight[0, grids[0][best]] = self.model.evaluations
         raises: list[tuple[int, float]] = []
         if lost > 0:
-            lines = self._lines(m, 0, self.model.root.plan.measure(roots))
-            raises += [(0, mu) for mu in better_mu(grids[0], best, *lines)]
+            ends = self._ends(m, 0, self.model.root.plan.measure(roots))
+            raises += [(0, mu) for mu in better_mu(grids[0], best, ends)]
         calls: list[tuple[tuple[int, IntArray], ...]] = []
         choices: list[BlockChoice] = []
         for number, (chain, runs, table, whole) in enumerate(
@@ -274,9 +275,9 @@ class Relaxation:
             slack += float(lost_here.sum())
             worst = int(lost_here.argmax())
             if lost_here[worst] > 0:
-                lines = self._lines(m, 1 + number, block.numbers[:, :, worst])
-                at = int((lines[0] + np.array(grids[1 + number]) * lines[1]).argmax())
-                raises += [(1 + number, mu) for mu in better_mu(grids[1 + number], at, *lines)]
+                ends = self._ends(m, 1 + number, block.numbers[:, :, worst])
+                at = int(_along(ends, grids[1 + number]).argmax())
+                raises += [(1 + number, mu) for mu in better_mu(grids[1 + number], at, ends)]
         candidate = Candidate(
             root=root[:, 0],
             calls=tuple(calls),
@@ -287,11 +288,12 @@ class Relaxation:
         )
         return candidate, slack, tuple(raises), tuple(choices)
 
-    def _lines(self, m: Multipliers, segment: int, numbers: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Cost at mu = 0 and slope over mu of assignments with the given numbers (4, K)."""
+    def _ends(self, m: Multipliers, segment: int, numbers: IntArray) -> FloatArray:
+        """Cost at each of ``ENDS`` of assignments with the given numbers (NUMBERS, K)."""
         p = m.prices(segment, self.model.counts[segment], 0.0)
         flat = m.time * numbers[SYNC] + p.held * numbers[BYTES] + p.transient * numbers[TRANSIENT]
-        return flat, m.time * numbers[NET]
+        exposed = np.cumsum(numbers[[NET, EARLIER, AHEAD]], axis=0)
+        return np.stack([flat, *(flat + m.time * exposed)])
 
     def _columns(
         self,
@@ -308,3 +310,8 @@ class Relaxation:
         shareds = np.full(len(keys), shared, dtype=np.int64)
         better = self._here.better[number]
         return choose(self.model, m, number, runs, table, better=better, shared=shareds, start=start, end=end)
+
+
+def _along(ends: FloatArray, grid: list[float]) -> FloatArray:
+    """What each assignment costs at its own grid value; ``ends``: at each of ``ENDS``."""
+    return np.array([np.interp(mu, ENDS, column) for mu, column in zip(grid, ends.T, strict=True)])

@@ -58,7 +58,9 @@ class Selection:
 
 def is_pure(table: Table) -> bool:
     """Whether a table only forbids, whatever memory is held."""
-    others = (table.hide_ns, table.cover_ns, table.bytes, table.transient_bytes)
+    others = (
+        table.hide_ns, table.cover_ns, table.earlier_ns, table.ahead_ns, table.bytes, table.transient_bytes
+    )  # fmt: skip
     forbidden = table.sync_ns >= FORBIDDEN
     return all(array is None for array in others) and bool(forbidden.any() and not table.sync_ns[~forbidden].any())
 

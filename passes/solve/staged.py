@@ -28,11 +28,11 @@ import numpy as np
 
 from autopar.passes.problem import FORBIDDEN, FloatArray, Table
 from autopar.passes.solve.chain import power
+from autopar.passes.solve.choice import ENDS
 from autopar.passes.solve.eliminate import Prices
 from autopar.passes.solve.model import Model
 from autopar.passes.solve.plan import BYTES, SYNC
 
-EXPOSED = (0.0, 1.0)  # multipliers of hideable traffic that are tried
 SHARES = (1.0, 0.2, 0.0)  # of the price that is given, which are tried
 PRECISE = 1e-6
 
@@ -134,7 +134,8 @@ def _bound(
 def _block(at: Places, number: int, price: float) -> FloatArray:
     """(shared, in, out): cost of one call at these places."""
     chain = at.model.chains[number]
-    runs = [chain.eliminator.run(Prices(time=1.0, hidden=mu, held=price, transient=0.0)) for mu in EXPOSED]
+    ends = ENDS[: chain.eliminator.plan.reach + 1]
+    runs = [chain.eliminator.run(Prices.along(mu, time=1.0, held=price, transient=0.0)) for mu in ends]
     return np.asarray(chain.boundary(np.max([run.table for run in runs], axis=0)).min(axis=3))
 
 

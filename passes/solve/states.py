@@ -15,7 +15,7 @@ import numpy as np
 
 from autopar.passes.problem import FORBIDDEN, Chain, IntArray, Problem, Segment, Table
 
-ARRAYS = ("sync_ns", "hide_ns", "cover_ns", "bytes", "transient_bytes", "saved_bytes")
+ARRAYS = ("sync_ns", "hide_ns", "cover_ns", "earlier_ns", "ahead_ns", "bytes", "transient_bytes", "saved_bytes")
 
 
 def fixed(segment: Segment, values: Mapping[int, int]) -> Segment:
@@ -111,6 +111,8 @@ def _least(table: Table, axes: tuple[int, ...]) -> Table:
         sync_ns=np.where(allowed, table.sync_ns, FORBIDDEN).min(axis=axes, keepdims=True),
         hide_ns=least(table.hide_ns),
         cover_ns=None if cover is None else -cover,
+        earlier_ns=least(table.earlier_ns),
+        ahead_ns=least(table.ahead_ns),
         bytes=held,
         transient_bytes=least(table.transient_bytes),
         saved_bytes=saved,

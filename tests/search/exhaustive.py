@@ -1,6 +1,6 @@
 """Every assignment of a problem, joined table by table: an oracle that shares nothing with the solver.
 
-What two partial assignments that agree in all variables still needed differ in is four sums; one that is no better
+What two partial assignments that agree in all variables still needed differ in is six sums; one that is no better
 in any of them than another is dropped, which loses no optimum. ``passes/solve/brute.py`` drops nothing and so takes
 only the tiniest problems.
 """
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from autopar.passes.problem import FORBIDDEN, Chain, Problem, Segment
 
 Ints = npt.NDArray[np.int64]
-SYNC, NET, BYTES, TRANSIENT = range(4)
+SYNC, NET, EARLIER, AHEAD, BYTES, TRANSIENT = range(6)
 
 
 def outcomes(problem: Problem) -> list[tuple[int, int]]:
@@ -35,7 +35,14 @@ def outcomes(problem: Problem) -> list[tuple[int, int]]:
 
 def _instance(sums: Ints) -> Ints:
     """Time, bytes and transient of instances."""
-    return np.stack([sums[:, SYNC] + np.maximum(sums[:, NET], 0), sums[:, BYTES], sums[:, TRANSIENT]], axis=1)
+    exposed = np.max(_exposed(sums), axis=0)
+    return np.stack([sums[:, SYNC] + exposed, sums[:, BYTES], sums[:, TRANSIENT]], axis=1)
+
+
+def _exposed(sums: Ints) -> list[Ints]:
+    """What formula (1) takes the largest of."""
+    late, earlier = sums[:, NET], sums[:, NET] + sums[:, EARLIER]
+    return [np.zeros_like(late), late, earlier, earlier + sums[:, AHEAD]]
 
 
 def _calls(chain: Chain) -> tuple[Ints, Ints]:
@@ -75,9 +82,9 @@ def _joined(
 
 
 def _points(segment: Segment, kept: Sequence[int]) -> tuple[Ints, Ints]:
-    """Values of ``kept`` and the four sums of every undominated assignment of a segment."""
+    """Values of ``kept`` and the six sums of every undominated assignment of a segment."""
     alive: list[int] = []
-    rows, sums = np.zeros((1, 0), dtype=np.int64), np.zeros((1, 4), dtype=np.int64)
+    rows, sums = np.zeros((1, 0), dtype=np.int64), np.zeros((1, 6), dtype=np.int64)
     waiting = list(range(len(segment.tables)))
     for variable in _order(segment, kept):
         size = segment.domains[variable]
@@ -89,17 +96,21 @@ def _points(segment: Segment, kept: Sequence[int]) -> tuple[Ints, Ints]:
             table = segment.tables[number]
             at = tuple(rows[:, alive.index(v)] for v in table.variables)
             zero = np.zeros_like(table.sync_ns)
-            hide, cover, held, passing = (
+            hide, cover, earlier, ahead, held, passing = (
                 zero if array is None else array
-                for array in (table.hide_ns, table.cover_ns, table.bytes, table.transient_bytes)
+                for array in (
+                    table.hide_ns, table.cover_ns, table.earlier_ns, table.ahead_ns, table.bytes, table.transient_bytes,
+                )
             )
-            more = np.stack([table.sync_ns[at], (hide - cover)[at], held[at], passing[at]], axis=1)
+            parts = (table.sync_ns, hide - cover, earlier, ahead, held, passing)
+            more = np.stack([part[at] for part in parts], axis=1)
             allowed = more[:, SYNC] < FORBIDDEN
             rows, sums = rows[allowed], sums[allowed] + more[allowed]
         needed = {*kept, *(v for n in waiting for v in segment.tables[n].variables)}
         stay = [i for i, v in enumerate(alive) if v in needed]
         rows, alive = rows[:, stay], [alive[i] for i in stay]
-        best = _undominated(rows, np.stack([sums[:, SYNC], sums[:, SYNC] + sums[:, NET], *sums[:, BYTES:].T], axis=1))
+        times = [sums[:, SYNC] + exposed for exposed in _exposed(sums)]
+        best = _undominated(rows, np.stack([*times, *sums[:, BYTES:].T], axis=1))
         rows, sums = rows[best], sums[best]
     return rows[:, [alive.index(v) for v in kept]], sums
 

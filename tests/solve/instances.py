@@ -28,6 +28,9 @@ def random_table(
     def some(chance: float, size: int) -> IntArray | None:
         return rng.integers(0, size, shape) if rng.random() < chance else None
 
+    def debt(chance: float) -> IntArray | None:
+        return rng.integers(-scale, scale, shape) if rng.random() < chance else None
+
     sync = rng.integers(0, scale, shape)
     sync[rng.random(shape) < forbidden] = FORBIDDEN
     return Table(
@@ -35,6 +38,8 @@ def random_table(
         sync_ns=sync,
         hide_ns=some(0.4, scale) if hidden else None,
         cover_ns=some(0.4, scale) if hidden else None,
+        earlier_ns=debt(0.3) if hidden else None,
+        ahead_ns=debt(0.3) if hidden else None,
         bytes=some(0.6, scale) if memory else None,
         transient_bytes=some(0.3, scale) if memory and transient else None,
     )

@@ -11,7 +11,7 @@ from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
 from autopar.passes.solve import selection
 from autopar.passes.solve.eliminate import Eliminator, Prices
 
-PRICES = Prices(time=1.0, hidden=0.5, held=0.25, transient=0.125)
+PRICES = Prices(time=1.0, hidden=0.5, earlier=0.375, ahead=0.3, held=0.25, transient=0.125)
 
 
 def sets(rng: np.random.Generator, layouts: int, consumers: int) -> tuple[list[tuple[int, ...]], list[IntArray]]:
@@ -55,7 +55,8 @@ def test_the_message_is_that_of_joining_everything(seed: int, monkeypatch: pytes
     states = np.stack([row.reshape(-1) for row in np.indices(one.table.shape)])[:, np.isfinite(one.table).reshape(-1)]
     full = one.assign(states)
     cost = by_class.plan.measure(full)
-    priced = cost[0] * PRICES.time + cost[1] * PRICES.hidden + cost[2] * PRICES.held + cost[3] * PRICES.transient
+    prices = (PRICES.time, PRICES.hidden, PRICES.earlier, PRICES.ahead, PRICES.held, PRICES.transient)
+    priced = sum(number * price for number, price in zip(cost, prices, strict=True))
     assert np.allclose(priced, one.table[tuple(states)])
 
 

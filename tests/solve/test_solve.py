@@ -45,6 +45,14 @@ def test_traffic_hides_behind_the_compute_of_its_own_instance_only() -> None:
     assert solve(problem, memory_bytes=0).objective_ns == 100
 
 
+def test_traffic_of_every_microbatch_hides_behind_its_own_and_what_comes_once_behind_the_last() -> None:
+    """Three microbatches that compute 100 ns each: 40 ns of traffic each and 70 once; and 120 each and 70 once."""
+    few = one_table([300], hide_ns=[40 + 70], cover_ns=[100], earlier_ns=[2 * (40 - 100)])
+    many = one_table([300], hide_ns=[120 + 70], cover_ns=[100], earlier_ns=[2 * (120 - 100)])
+    assert solve(Problem(root=few), memory_bytes=0).objective_ns == 300 + 10
+    assert solve(Problem(root=many), memory_bytes=0).objective_ns == 300 + 3 * 20 + 70
+
+
 def test_calls_of_one_chain_differ_where_memory_asks_for_it() -> None:
     answer = solve(two_speeds(100), memory_bytes=600)
     assert (answer.status, answer.objective_ns, answer.bytes) == ("optimal", 5 + 50 * 10 + 50 * 30, 600)
