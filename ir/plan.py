@@ -128,6 +128,12 @@ class RecipeInfo(Record):
     mesh: Sizes = Field(default_factory=dict)
     num_microbatches: Annotated[int, Field(ge=1)] | None = None
 
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """The mesh's axes, outermost first, which a file does not keep: those of recipes are pp, dp and tp."""
+        order = {"pp": 0, "dp": 1}
+        return tuple(sorted(self.mesh.items(), key=lambda item: (order.get(item[0], 2), item[0])))
+
     @model_serializer(mode="wrap")
     def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return _without_empty(plainly(self), "why", "mesh", "num_microbatches")

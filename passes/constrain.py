@@ -10,6 +10,7 @@ from dataclasses import replace
 from autopar.ir.constraints import Constraint
 from autopar.ir.errors import InfeasibleError, UsageError
 from autopar.ir.graph import Graph, Node
+from autopar.passes.patterns import starred
 
 Constrained = Mapping[tuple[str, str], tuple[Constraint, ...]]
 NEAREST = 3
@@ -27,7 +28,7 @@ def settled(graph: Graph, constraints: Sequence[Constraint]) -> tuple[Constraint
         hits = [(name, rank) for name, rank in places if constraint.matches(name)]
         if not hits:
             near = ", ".join(_nearest(constraint.pattern, [name for name, _ in places]))
-            raise UsageError(f"constraint {constraint}: no parameter matches; the nearest are {near}")
+            raise UsageError(f"constraint {constraint}: no parameter or module matches; the nearest are {near}")
         if constraint.dim is None:
             found.append(constraint)
             continue
@@ -48,14 +49,41 @@ def settled(graph: Graph, constraints: Sequence[Constraint]) -> tuple[Constraint
                     f"constraints {one} and {other} contradict each other: both are about {name}; drop one",
                     details={"conflict": [str(one), str(other)]},
                 )
+    _in_order(graph, found)
     return tuple(found)
 
 
+def _in_order(graph: Graph, constraints: Sequence[Constraint]) -> None:
+    """Repeated layers run one after the other, and so do stages.
+
+    Raises InfeasibleError naming two constraints that would have a later layer in an earlier stage.
+    """
+    staged = [constraint for constraint in constraints if constraint.index is not None]
+    for call in graph.nodes if len(staged) > 1 else ():
+        latest: tuple[int, str, Constraint] | None = None  # stage so far, and who says so
+        for row in _rows(call):
+            said = [(c.index or 0, name, c) for name in row for c in staged if c.matches(name)]
+            for index, name, constraint in said:
+                if latest is not None and index < latest[0]:
+                    raise InfeasibleError(
+                        f"constraints {latest[2]} and {constraint} contradict each other: {latest[1]} is run before "
+                        f"{name}, and cannot stand in a later stage; drop one",
+                        details={"conflict": [str(latest[2]), str(constraint)]},
+                    )
+            latest = max([*said, *([latest] if latest else [])], key=lambda each: each[0], default=None)
+
+
 def _nearest(pattern: str, names: Sequence[str]) -> list[str]:
-    """Of all parameters and modules."""
+    """Of all parameters and modules, each that layers repeat told once: as a pattern if a pattern was asked for."""
     parts = [name.split(".") for name in names]
     known = dict.fromkeys(".".join(each[:end]) for each in parts for end in range(len(each), 0, -1))
-    return difflib.get_close_matches(pattern, known, n=NEAREST, cutoff=0.0)
+    if "*" in pattern:
+        known = dict.fromkeys(starred(name) for name in known)
+    ranked = difflib.get_close_matches(pattern, known, n=len(known), cutoff=0.0)
+    found: dict[str, str] = {}
+    for name in ranked:
+        found.setdefault(starred(name), name)
+    return list(found.values())[:NEAREST]
 
 
 def told_apart(graph: Graph, constraints: Sequence[Constraint]) -> Graph:
@@ -125,10 +153,15 @@ def _parameters(graph: Graph) -> list[tuple[str, int]]:
     """Every parameter with its number of dims."""
     found = [(str(node.attr("fqn")), len(node.result.type.shape)) for node in graph.sources("param")]
     for call, slot, node in _slots(graph):
-        params = call.attr("params")
-        assert isinstance(params, tuple)
-        found += [(str(row[slot]), len(node.result.type.shape)) for row in params if isinstance(row, tuple)]
+        found += [(row[slot], len(node.result.type.shape)) for row in _rows(call)]
     return found
+
+
+def _rows(call: Node) -> list[tuple[str, ...]]:
+    """Names of the parameters of each layer, in the order in which a call runs them; none of other nodes."""
+    params = call.attr("params") if call.target == "call" else ()
+    assert isinstance(params, tuple)
+    return [tuple(map(str, row)) for row in params if isinstance(row, tuple)]
 
 
 def _slots(graph: Graph) -> Iterator[tuple[Node, int, Node]]:

@@ -30,7 +30,8 @@ class Limits:
 
     @property
     def quick(self) -> bool:
-        """Whether elimination alone is to do: a recipe is to compare with, and there are five of them."""
+        """Whether few numbers of microbatches, and elimination alone for pipelines, are to do: a recipe is to compare
+        with, and there are five of them."""
         return self.like is not None
 
 

@@ -30,8 +30,7 @@ class Plain:
     begun: dict[Candidate, Begun] = field(default_factory=dict)
 
     def settle(self, candidate: Candidate) -> tuple[Candidate | None, int | None]:
-        """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means, unless
-        the search is a quick one.
+        """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means.
 
         Returns it with its new bound if it may still become better, and what bounds more microbatches, None if these
         do no better.
@@ -113,8 +112,9 @@ class Plain:
         return [alone, *([] if larger is None else [larger])]
 
     def counted(self, candidate: Candidate, *, hooked: bool) -> None:
-        """Settle a mesh for a quick search: with as many microbatches as its memory seems to ask for, with more while
-        memory costs time, else with fewer while that is faster. With every number where prices are the user's own.
+        """Settle a mesh for a quick search, by all means: with as many microbatches as its memory seems to ask for,
+        with more while memory costs time, else with fewer while that is faster. With every number where prices are
+        the user's own.
         """
         standing, counts = self.standing, (candidate.count, *candidate.more)
         enough = standing.limits.memory_bytes * standing.bounds.cluster.world_size // UNEVEN
@@ -123,13 +123,13 @@ class Plain:
         if not hooked:
             standing.done(candidate, candidate.bound_ns)  # of the numbers that are not tried
         for at in range(start, len(counts)):
-            _, more = self.settle(replace(candidate, count=counts[at], more=()))
+            _, more = self.settle(replace(candidate, count=counts[at], rung=Rung.LIMITED, more=()))
             above = standing.above(candidate)
             if not hooked and (more is None or (above is not None and more >= above)):
                 break
         for count in reversed(counts[:start] if at == start else ()):
             best = standing.best
-            self.settle(replace(candidate, count=count, more=()))
+            self.settle(replace(candidate, count=count, rung=Rung.LIMITED, more=()))
             if standing.best is best:
                 break
 

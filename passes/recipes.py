@@ -13,7 +13,7 @@ A recipe says the mesh, the ZeRO level and the schedule:
 ZeRO 1 is Megatron's distributed optimizer. What a recipe leaves open is the search's: the best sizes where there are
 several, microbatches, recomputation as far as memory asks for it, and placements. Megatron's columns and rows are among
 the placements of its mesh. So a recipe takes no longer than where it is set up by hand, but for what a quick search
-misses.
+(``Limits.quick``) misses.
 """
 
 from __future__ import annotations

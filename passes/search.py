@@ -116,7 +116,7 @@ class _Search:
         return [left for left in (again, larger) if left is not None]
 
     def quickly(self, candidate: Candidate) -> list[Candidate]:
-        """Settle it by elimination alone. Fewer microbatches of a pipeline hold no less, and seldom take less time."""
+        """Settle it at once. Fewer microbatches of a pipeline hold no less, and seldom take less time."""
         if candidate.shape is None and candidate.rung < Rung.OWN:
             return [] if (higher := self.bounds.raised(candidate)) is None else [higher]
         if candidate.full in self.done:

@@ -62,22 +62,41 @@ def units_of(
         for index, (node, runs) in enumerate(zip(lean.calls, solution.calls, strict=True))
     }
     found: list[tuple[Mark, Cost, int, bool]] = []
-    fqns = {node.result.name: str(node.attr("fqn")) for node in graph.sources("param")}
+    first = _first_uses(graph)
     for node, (entering, inside) in zip(graph.nodes, _entering(graph), strict=True):
         name = node.results[0].name
         if node.target != "call":
-            own = Cost(parameters=tuple(fqns.pop(used) for used in dict.fromkeys(node.uses()) if used in fqns))
-            found.append((Mark(name), own + root.pop(name, Cost()), entering, anywhere))
+            cost = Cost(parameters=first.get(name, ())) + root.pop(name, Cost())
+            found.append((Mark(name), cost, entering, anywhere))
             continue
         base, _, run = name.rpartition(".run") if ".run" in name else (name, "", "-1")
         params = node.attr("params")
         assert isinstance(params, tuple)
         for call, names in enumerate(params):
             assert isinstance(names, tuple)
-            own = Cost(parameters=tuple(map(str, names)))
+            own = Cost(parameters=(*first.pop(name, ()), *map(str, names)))
             cost = own + calls[base][int(run)] + root.pop(base, Cost())
             found.append((Mark(name, call), cost, inside if call else entering, True))
     return _joined(found)
+
+
+def _first_uses(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Parameters of the main graph by the node that is first to use each: what converts one is computed wherever that
+    stands."""
+    depends = dependence(graph.nodes)
+    held: dict[str, tuple[str, ...]] = {
+        node.result.name: (str(node.attr("fqn")),) for node in graph.sources("param")
+    }
+    seen: set[str] = set()
+    found: dict[str, tuple[str, ...]] = {}
+    for node in graph.nodes:
+        used = tuple(dict.fromkeys(fqn for name in node.uses() for fqn in held.get(name, ())))
+        if belongs(node, depends):
+            found[node.results[0].name] = tuple(fqn for fqn in used if fqn not in seen)
+            seen.update(used)
+        elif used:
+            held.update((value.name, used) for value in node.results)
+    return found
 
 
 def _joined(found: Sequence[tuple[Mark, Cost, int, bool]]) -> tuple[Unit, ...]:

@@ -119,6 +119,21 @@ def test_the_published_benchmark_runs(tmp_path: Path) -> None:
     assert "5762 eager" in out and row["predicted"] > 0
 
 
+def test_a_published_row_that_does_not_exist_is_answered_with_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        published.main(["--only", "GNMT"])
+    assert refused.value.code == 2
+    assert "BERT-Large on 8 V100 and 8 P100" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_unequal_devices_are_near_the_proportional_bound(tmp_path: Path) -> None:
+    """All of BERT-Large, from peak rates alone."""
+    run(tmp_path, "benchmarks.published", "--only", "P100")
+    (row,) = json.loads((tmp_path / "published.json").read_text())["rows"]
+    assert 0.9 * 1.344 <= row["predicted"] <= 1.344
+
+
 @pytest.mark.slow
 def test_the_benchmark_of_experts_runs(tmp_path: Path) -> None:
     """Equal outputs, the fastest rival named, a ratio with its interval, and the question of more experts."""

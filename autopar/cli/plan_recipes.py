@@ -26,6 +26,6 @@ def recipes(plan: Plan) -> RenderableType:
 
 
 def _told(found: RecipeInfo) -> str:
-    mesh = " × ".join(f"{axis} {size}" for axis, size in found.mesh.items())
+    mesh = " × ".join(f"{axis} {size}" for axis, size in found.axes)
     how = f"{mesh}, {found.num_microbatches} microbatch(es)" if mesh else ""
     return found.why or how

@@ -108,4 +108,4 @@ def _best_ns(each: Tried) -> int:
 
 def _summary(total: int, counts: dict[str, int]) -> str:
     said = [f"{count} {name}" for name, count in counts.items() if count]
-    return f"{total} mesh{'es' * (total != 1)} with their schedules: {'; '.join(said)}."
+    return f"{f'{total} meshes with their schedules' if total != 1 else 'One mesh'}: {'; '.join(said)}."

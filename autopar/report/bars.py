@@ -53,7 +53,7 @@ def axis(ticks: Sequence[tuple[float, str]]) -> Svg:
     """Labels under a drawing, at shares of its width."""
     drawn: list[Svg] = []
     for at, text in ticks:
-        anchor = "start" if at < 0.02 else "end" if at > 0.98 else "middle"
+        anchor = "start" if at < 0.02 else "end" if at > 0.95 else "middle"
         drawn.append(element("line", x1=percent_of(at), x2=percent_of(at), y1=0, y2=4))
         drawn.append(element("text", text, x=percent_of(at), y=15, text_anchor=anchor))
     return element("svg", *drawn, class_="axis", width="100%", height=18, aria_hidden="true")

@@ -8,7 +8,6 @@ from autopar.cli.tables import percent, seconds, size
 from autopar.cost_model import Cluster
 from autopar.ir.plan import Plan
 from autopar.report.axes import mesh_text
-from autopar.report.recipes import compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,5 +48,5 @@ def headline(plan: Plan) -> Headline:
             ("gap", "none" if plan.proven_optimal else percent(plan.gap), sure),
             ("mesh", mesh, f"on {devices}"),
         ),
-        standing=compared(plan), facts=facts, sha256=plan.sha256,
+        standing=plan.compared(), facts=facts, sha256=plan.sha256,
     )  # fmt: skip

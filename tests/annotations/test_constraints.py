@@ -12,6 +12,7 @@ from autopar.api import check_fit
 from autopar.errors import InfeasibleError, MismatchError, UsageError
 from autopar.ir.constraints import Constraint
 from autopar.ir.plan import Plan
+from autopar.passes.patterns import starred
 from autopar.replay import program_of
 from tests.models import labels, llama, tokens
 
@@ -109,11 +110,34 @@ def test_two_that_contradict_each_other_are_both_named(pair):
     assert all(str(each) in str(caught.value) for each in pair)
 
 
-def test_stages_in_another_order_than_the_model_runs_are_refused():
-    said = autopar.stage("model.layers.0", 1), autopar.stage("model.layers.3", 0)
+def test_layers_in_another_order_than_the_model_runs_are_refused_before_any_search(monkeypatch):
+    monkeypatch.setattr("autopar.passes.search.search", lambda *_, **__: pytest.fail("searched"))
+    said = autopar.stage("model.layers.0", 1), autopar.stage("model.layers.3.mlp", 0)
+    told = r"model\.layers\.0\.\S+ is run before model\.layers\.3\.mlp\.\S+, and cannot stand in a later stage"
+    with pytest.raises(InfeasibleError, match=told) as caught:
+        planned(*said)
+    assert caught.value.details["conflict"] == [str(each) for each in said]
+    assert all(str(each) in str(caught.value) for each in said)
+
+
+def test_parts_in_another_order_than_the_model_runs_are_refused():
+    said = autopar.stage("model.layers.3", 1), autopar.stage("lm_head", 0)
     with pytest.raises(InfeasibleError, match="parts follow each other") as caught:
         planned(*said, mesh={"pp": 2, "dp": 2}, num_microbatches=4)
     assert all(str(each) in str(caught.value) for each in said)
+
+
+def test_what_runs_after_the_layers_may_be_said_to_stand_in_the_last_stage():
+    """It counts where it is used: what converts it may be computed anywhere."""
+    plan = planned(autopar.stage("lm_head", 1), mesh={"pp": 2, "dp": 2}, num_microbatches=4, zero=3)
+    assert stage_of(plan, "lm_head.weight") == 1
+
+
+def test_parts_of_one_layer_are_not_told_in_what_order_they_run():
+    """Where both fit is the search's to find out: a stage may begin inside a layer."""
+    said = autopar.stage("model.layers.3.mlp", 1), autopar.stage("model.layers.3.self_attn", 0)
+    with pytest.raises(InfeasibleError, match="parts follow each other"):
+        planned(*said, mesh={"pp": 2, "dp": 2}, num_microbatches=4)
 
 
 def test_a_stage_that_the_mesh_does_not_have_is_refused():
@@ -121,10 +145,20 @@ def test_a_stage_that_the_mesh_does_not_have_is_refused():
         planned(autopar.stage("model.layers.0", 1), mesh={"dp": 4})
 
 
-@pytest.mark.parametrize("pattern", ["model.layer.0", "model.layers.9", "model.layers.*.up"])
-def test_a_pattern_that_means_nothing_is_answered_with_the_nearest(pattern):
-    with pytest.raises(UsageError, match=r"no parameter matches; the nearest are model\.layers\.\d"):
+@pytest.mark.parametrize(
+    ("pattern", "near"),
+    [
+        ("model.layer.0", "model.layers.0"), ("model.layers.9", "model.layers.3"),
+        ("model.layers.*.mlp.upproj.weight", UP), ("model.layers.*.up", "model.layers.*"), ("lmhead", "lm_head"),
+    ],
+)  # fmt: skip
+def test_a_pattern_that_means_nothing_is_answered_with_the_nearest(pattern, near):
+    """What layers repeat is told once."""
+    with pytest.raises(UsageError, match="no parameter or module matches; the nearest are ") as caught:
         planned(autopar.replicate(pattern))
+    names = str(caught.value).partition("the nearest are ")[2].split(", ")
+    assert near in names
+    assert len({starred(name) for name in names}) == len(names) == 3
 
 
 @pytest.mark.parametrize("dim", [2, -3])

@@ -5,19 +5,16 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
-from pydantic import Field
-
 import autopar
 from autopar.cost_model import simulator
 from autopar.explaining import meshes
-from autopar.ir.plan import Plan
-from autopar.ir.plan_origin import Record
+from autopar.ir.plan import Plan, RecipeInfo
 from autopar.models import resolve
 from autopar.replay import program_of
 from autopar.report import build, render
 from tests.cli.plans import example_plan
 
-EMPTY = {"meta", "link", "br", "img"}
+EMPTY = {"meta", "link", "br", "img", "wbr"}
 
 
 class Page(HTMLParser):
@@ -52,25 +49,9 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.elements if tag == "svg" and attributes.get("role") == "img"]
 
 
-class Compared(Record):
-    """What a plan keeps of one recipe."""
-
-    objective_s: float | None
-    fits: bool
-    why: str = ""
-    mesh: dict[str, int] = Field(default_factory=dict)
-
-
-class WithRecipes(Plan):
-    """A plan that was compared with standard recipes."""
-
-    recipes: dict[str, Any] = Field(default_factory=dict)
-
-
-def with_recipes(**found: tuple[float | None, bool, str]) -> Plan:
-    """The example plan beside recipes: (seconds, whether it fits, why not)."""
-    recipes = {name: Compared(objective_s=time_s, fits=fits, why=why) for name, (time_s, fits, why) in found.items()}
-    return WithRecipes.model_validate(dict(example_plan()) | {"recipes": recipes}, strict=False)
+def with_recipes(**found: RecipeInfo) -> Plan:
+    """The example plan beside recipes."""
+    return example_plan(recipes=found)
 
 
 def planned(mesh: dict[str, int], **more: Any) -> Plan:

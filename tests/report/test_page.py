@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from autopar.ir.mesh import Mesh
+from autopar.ir.plan import RecipeInfo
 from autopar.passes.found import Tried
 from autopar.report import build, render
 from tests.cli.plans import LAYER, example_plan
@@ -160,26 +162,37 @@ def test_a_plan_without_its_graph_says_what_is_missing(example):
     assert "no alternatives" in example.sections["alternatives"]
 
 
+def recipe(time_s: float | None, why: str = "", **found: Any) -> RecipeInfo:
+    return RecipeInfo(objective_s=time_s, fits=not why, why=why, **found)
+
+
 def test_recipes_are_compared_and_those_that_do_not_fit_are_said_so():
+    """Axes are told outermost first, whatever order a file keeps."""
     plan = with_recipes(
-        data_parallel=(0.3, False, "needs 100 GB"), zero3=(0.9, True, ""), megatron=(0.824, True, ""),
-        gpipe=(None, False, "no equal stages"), hybrid_3d=(1.0, True, ""),
+        data_parallel=recipe(0.3, "needs 100 GB"), zero3=recipe(0.9, mesh={"dp": 8}, num_microbatches=1),
+        megatron=recipe(0.824, mesh={"dp": 2, "tp": 4}, num_microbatches=16), gpipe=recipe(None, "no equal stages"),
+        hybrid_3d=recipe(1.0, mesh={"dp": 2, "pp": 2, "tp": 2}, num_microbatches=8),
     )  # fmt: skip
     page = Page(render(build(plan)))
     assert "2.00× faster than the best of five standard recipes (megatron)" in page.sections[""]
     text = page.sections["recipes"]
-    assert "824 ms" in text and "2.00×" in text and "does not fit: needs 100 GB" in text and "no equal stages" in text
+    for words in (
+        "824 ms", "2.00×", "does not fit: needs 100 GB", "does not fit: no equal stages", "dp 8, 1 microbatch",
+        "dp 2 × tp 4, 16 microbatches", "pp 2 × dp 2 × tp 2, 8 microbatches",
+    ):  # fmt: skip
+        assert words in text
+    assert text.index("megatron") < text.index("zero3") < text.index("data_parallel") < text.index("gpipe")
     assert "recipes" not in Page(render(build(example_plan()))).sections
 
 
 def test_where_no_recipe_fits_that_is_said():
-    text = Page(render(build(with_recipes(zero3=(0.3, False, ""), gpipe=(None, False, ""))))).sections[""]
-    assert "none of the two standard recipes fits" in text
+    text = Page(render(build(with_recipes(zero3=recipe(0.3, "no"), gpipe=recipe(None, "no"))))).sections[""]
+    assert "none of the five standard recipes fits" in text
 
 
 def test_a_faster_recipe_is_admitted():
-    text = Page(render(build(with_recipes(zero3=(0.206, True, ""))))).sections[""]
-    assert "2.00× slower than the best of one standard recipe (zero3)" in text
+    text = Page(render(build(with_recipes(zero3=recipe(0.206))))).sections[""]
+    assert "2.00× slower than the best of five standard recipes (zero3)" in text
 
 
 def test_names_are_text_wherever_they_stand():

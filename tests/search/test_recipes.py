@@ -198,3 +198,13 @@ def test_a_recipe_that_is_faster_than_what_was_found_is_taken() -> None:
     unfit = {name: replace(standard, why="too large") for name, standard in beside.items()}
     assert not_slower(slow, unfit).objective_ns == slow.objective_ns
     assert Standard(found=None, why="no").info == RecipeInfo(objective_s=None, fits=False, why="no")
+
+
+@pytest.mark.slow
+def test_a_recipe_of_one_stage_is_worked_out_by_all_means() -> None:
+    """Else no layers would be recomputed fully and others in part, and a plan look faster beside it than it is."""
+    model = resolve("zoo:llama3-70b", batch_size=512, seq_len=4096)
+    asked: dict[str, Any] = {"cluster": "8x8xH100-SXM", "mixed_precision": "bf16"}
+    recipe = autopar.plan(model.model, model.example_inputs, like="zero3", **asked)
+    pinned = autopar.plan(model.model, model.example_inputs, mesh={"dp": 64}, zero=3, **asked)
+    assert pinned.lower_bound_s <= recipe.objective_s <= 1.002 * pinned.objective_s
