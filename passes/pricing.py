@@ -22,13 +22,13 @@ from autopar.cost_model.priced import work
 from autopar.ir.convert import COLLECTIVES, Step, local_numel
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
-from autopar.ir.mesh import Mesh
+from autopar.ir.mesh import Mesh, across, within
 from autopar.ir.optable import row
 from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule, Row, count_flops
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.candidate import Inside, reduces_gradients
-from autopar.passes.hybrid import across, cut_inside, within
+from autopar.passes.hybrid import cut_inside
 from autopar.passes.problem import FORBIDDEN
 from autopar.passes.strategies import Choice, NodeShapes, Strategy
 
@@ -70,16 +70,20 @@ class Pricing:
     @functools.cached_property
     def inside(self) -> Inside:
         """Neighbours on one node along each axis that may reduce gradients; () where that is everybody or nobody."""
-        axes = [(axis, size) for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS]
-        known = inside_nodes(axes, self.cluster)
+        known = self._neighbours
         found = tuple((axis, known[axis]) for axis in known if reduces_gradients(axis) and self.mesh.size(axis) > 1)
         return found if cut_inside(found, [axis for axis, _ in found], self.mesh.size) else ()
+
+    @functools.cached_property
+    def _neighbours(self) -> dict[str, int]:
+        """How many neighbours along each axis share a node; empty where nodes are not alike."""
+        return inside_nodes([(axis, size) for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS], self.cluster)
 
     @functools.cached_property
     def _halves(self) -> dict[str, Group]:
         """Groups along a part of an axis: of a node's neighbours, and of one from each node."""
         found = {}
-        for axis, size in self.inside:
+        for axis, size in self._neighbours.items():
             whole, near, far = self.mesh.size(axis), within(axis), across(axis)
             found[near] = Group(axis=axis, size=size, ranks_per_node=size, nodes=1)
             found[far] = Group(axis=axis, size=whole // size, ranks_per_node=1, nodes=whole // size)
@@ -118,11 +122,23 @@ class Pricing:
 
     def exchange_ns(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
         """Nanoseconds of sending rows to the experts of other devices and back, of the device with most of them."""
-        for (axis, _), choice in zip(self.mesh.axes, choices, strict=True):
+        return 2 * self._exchange(rule, entry, choices, dtype)[0]
+
+    def exchange_inside(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
+        """Among how many neighbours on a node those rows go first, and then across nodes; 0: at once, if as fast."""
+        return self._exchange(rule, entry, choices, dtype)[1]
+
+    def _exchange(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> tuple[int, int]:
+        """Nanoseconds of sending rows one way, and among how many neighbours first, if that is faster."""
+        for (axis, size), choice in zip(self.mesh.axes, choices, strict=True):
             if choice.into is not None:
                 sent = self._most(entry.exchanged, rule, choices) * DTYPE_BYTES[dtype]
-                return 2 * self.collective_ns("all_to_all", sent, axis)
-        return 0
+                flat_ns, near = self.collective_ns("all_to_all", sent, axis), self._neighbours.get(axis, 1)
+                if not 1 < near < size:
+                    return flat_ns, 0
+                steps_ns = sum(self.collective_ns("all_to_all", sent, half(axis)) for half in (within, across))
+                return min((flat_ns, 0), (steps_ns, near))
+        return 0, 0
 
     def _most(self, columns: str, rule: NodeRule, choices: tuple[Choice, ...]) -> int:
         """``local_flops`` of the device with most of them: experts that are split get unequal numbers of rows."""

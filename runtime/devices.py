@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.errors import MismatchError
-from autopar.ir.mesh import Mesh
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh, across, within
 from autopar.runtime import torch_private
 
 
@@ -22,6 +23,7 @@ class Here:
     coordinate: dict[str, int]
     groups: dict[str, dist.ProcessGroup]
     _levels: dict[tuple[tuple[str, ...], tuple[int, ...]], DeviceMesh] = field(default_factory=dict)
+    _halves: dict[tuple[str, int], dict[str, dist.ProcessGroup]] = field(default_factory=dict)
 
     def size(self, axis: str) -> int:
         return self.device_mesh[axis].size()
@@ -41,6 +43,30 @@ class Here:
             made = torch_private.two_levels(mesh, axes, inside) if inside else torch_private.flattened(mesh, axes)
             self._levels[axes, inside] = made
         return self._levels[axes, inside]
+
+    def groups_of(self, graph: Graph) -> dict[str, dist.ProcessGroup]:
+        """``groups``, and those of the parts of axes along which the graph exchanges rows in two steps.
+
+        A collective, of those who run the graph, when it is first asked for: every rank asks in the same order.
+        """
+        found = dict(self.groups)
+        for node in graph.nodes:
+            inside = node.attr("inside")
+            if isinstance(inside, int):
+                found.update(self._parts(str(node.attr("exchange")), inside))
+        return found
+
+    def _parts(self, axis: str, inside: int) -> dict[str, dist.ProcessGroup]:
+        """Of this process: ``inside`` neighbours along the axis, and those with its place among theirs."""
+        if (axis, inside) not in self._halves:
+            ranks, position = dist.get_process_group_ranks(self.groups[axis]), self.coordinate[axis]
+            first = position - position % inside
+            near, far = ranks[first : first + inside], ranks[position % inside :: inside]
+            self._halves[axis, inside] = {
+                name: dist.new_group(members, use_local_synchronization=True)
+                for name, members in ((within(axis), near), (across(axis), far))
+            }
+        return self._halves[axis, inside]
 
 
 def here(mesh: Mesh, device_mesh: DeviceMesh) -> Here:
