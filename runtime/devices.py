@@ -9,21 +9,22 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.errors import MismatchError
-from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh, across, within
+from autopar.ir.program import Program
 from autopar.runtime import torch_private
 
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """This process on the axes of a program's mesh. ``groups`` holds the axes longer than 1."""
+    """This process on the axes of a program's mesh. ``groups`` holds the axes longer than 1, ``parts`` the groups of
+    neighbours on a node along an axis and of one from each node, by their names (``ir/mesh.py``)."""
 
     device_mesh: DeviceMesh
     device: torch.device
     coordinate: dict[str, int]
     groups: dict[str, dist.ProcessGroup]
+    parts: dict[str, dist.ProcessGroup] = field(default_factory=dict)
     _levels: dict[tuple[tuple[str, ...], tuple[int, ...]], DeviceMesh] = field(default_factory=dict)
-    _halves: dict[tuple[str, int], dict[str, dist.ProcessGroup]] = field(default_factory=dict)
 
     def size(self, axis: str) -> int:
         return self.device_mesh[axis].size()
@@ -44,29 +45,37 @@ class Here:
             self._levels[axes, inside] = made
         return self._levels[axes, inside]
 
-    def groups_of(self, graph: Graph) -> dict[str, dist.ProcessGroup]:
-        """``groups``, and those of the parts of axes along which the graph exchanges rows in two steps.
+    @property
+    def named(self) -> dict[str, dist.ProcessGroup]:
+        """``groups`` and ``parts``."""
+        return {**self.groups, **self.parts}
 
-        A collective, of those who run the graph, when it is first asked for: every rank asks in the same order.
+    def divide(self, program: Program) -> None:
+        """Make ``parts`` of every axis along which the program exchanges rows in two steps.
+
+        A collective of all ranks: each makes the groups of all of them, in the same order.
         """
-        found = dict(self.groups)
-        for node in graph.nodes:
-            inside = node.attr("inside")
-            if isinstance(inside, int):
-                found.update(self._parts(str(node.attr("exchange")), inside))
-        return found
+        for graph in (program.graph, *program.graph.blocks):
+            for node in graph.nodes:
+                axis, inside = str(node.attr("exchange")), node.attr("inside")
+                if isinstance(inside, int) and within(axis) not in self.parts:
+                    rows = self._rows(axis)
+                    near = [row[first : first + inside] for row in rows for first in range(0, len(row), inside)]
+                    far = [row[place::inside] for row in rows for place in range(inside)]
+                    self.parts.update({within(axis): _own(near), across(axis): _own(far)})
 
-    def _parts(self, axis: str, inside: int) -> dict[str, dist.ProcessGroup]:
-        """Of this process: ``inside`` neighbours along the axis, and those with its place among theirs."""
-        if (axis, inside) not in self._halves:
-            ranks, position = dist.get_process_group_ranks(self.groups[axis]), self.coordinate[axis]
-            first = position - position % inside
-            near, far = ranks[first : first + inside], ranks[position % inside :: inside]
-            self._halves[axis, inside] = {
-                name: dist.new_group(members, use_local_synchronization=True)
-                for name, members in ((within(axis), near), (across(axis), far))
-            }
-        return self._halves[axis, inside]
+    def _rows(self, axis: str) -> list[list[int]]:
+        """The ranks of each group along an axis."""
+        at = (self.device_mesh.mesh_dim_names or ()).index(axis)
+        rows: list[list[int]] = self.device_mesh.mesh.movedim(at, -1).reshape(-1, self.size(axis)).tolist()
+        return rows
+
+
+def _own(every: list[list[int]]) -> dist.ProcessGroup:
+    """A group of each of these ranks is made; this process's own."""
+    made = [(ranks, dist.new_group(ranks)) for ranks in every]
+    own: dist.ProcessGroup = next(group for ranks, group in made if dist.get_rank() in ranks)
+    return own
 
 
 def here(mesh: Mesh, device_mesh: DeviceMesh) -> Here:
