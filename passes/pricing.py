@@ -70,20 +70,24 @@ class Pricing:
     @functools.cached_property
     def inside(self) -> Inside:
         """Neighbours on one node along each axis that may reduce gradients; () where that is everybody or nobody."""
-        known = self._neighbours
+        axes = [(axis, size) for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS]
+        known = inside_nodes(axes, self.cluster)
         found = tuple((axis, known[axis]) for axis in known if reduces_gradients(axis) and self.mesh.size(axis) > 1)
         return found if cut_inside(found, [axis for axis, _ in found], self.mesh.size) else ()
 
     @functools.cached_property
-    def _neighbours(self) -> dict[str, int]:
-        """How many neighbours along each axis share a node; empty where nodes are not alike."""
-        return inside_nodes([(axis, size) for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS], self.cluster)
+    def _shared(self) -> dict[str, int]:
+        """Of each axis that spans nodes with equally many neighbours on each: how many. One is none."""
+        return {
+            axis: each.ranks_per_node for axis, each in self.groups.items()
+            if axis in self.mesh.names and 1 < each.ranks_per_node < each.size == each.ranks_per_node * each.nodes
+        }  # fmt: skip
 
     @functools.cached_property
     def _halves(self) -> dict[str, Group]:
         """Groups along a part of an axis: of a node's neighbours, and of one from each node."""
         found = {}
-        for axis, size in self._neighbours.items():
+        for axis, size in {**self._shared, **dict(self.inside)}.items():
             whole, near, far = self.mesh.size(axis), within(axis), across(axis)
             found[near] = Group(axis=axis, size=size, ranks_per_node=size, nodes=1)
             found[far] = Group(axis=axis, size=whole // size, ranks_per_node=1, nodes=whole // size)
@@ -130,14 +134,14 @@ class Pricing:
 
     def _exchange(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> tuple[int, int]:
         """Nanoseconds of sending rows one way, and among how many neighbours first, if that is faster."""
-        for (axis, size), choice in zip(self.mesh.axes, choices, strict=True):
+        for axis, choice in zip(self.mesh.names, choices, strict=True):
             if choice.into is not None:
                 sent = self._most(entry.exchanged, rule, choices) * DTYPE_BYTES[dtype]
-                flat_ns, near = self.collective_ns("all_to_all", sent, axis), self._neighbours.get(axis, 1)
-                if not 1 < near < size:
+                flat_ns = self.collective_ns("all_to_all", sent, axis)
+                if axis not in self._shared:
                     return flat_ns, 0
                 steps_ns = sum(self.collective_ns("all_to_all", sent, half(axis)) for half in (within, across))
-                return min((flat_ns, 0), (steps_ns, near))
+                return min((flat_ns, 0), (steps_ns, self._shared[axis]))
         return 0, 0
 
     def _most(self, columns: str, rule: NodeRule, choices: tuple[Choice, ...]) -> int:

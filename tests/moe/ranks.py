@@ -43,13 +43,15 @@ class Case:
     """``family``: of all families, or of ``LAYERS``.
 
     ``routing``: ``own``, as the model's weights say; ``skewed``, most tokens to two experts and the rest uneven; or
-    ``same``, all tokens to the same experts at first and nothing to the others.
+    ``same``, all tokens to the same experts at first and nothing to the others. ``inside``: among how many neighbours
+    on a node rows go first, 0: in one step.
     """
 
     family: str
     mesh: Mapping[str, int]
     options: Mapping[str, Any] = field(default_factory=dict)
     routing: str = "own"
+    inside: int = 0
 
     def __str__(self) -> str:
         words = [self.family, ",".join(f"{axis}={size}" for axis, size in self.mesh.items())]
@@ -59,12 +61,6 @@ class Case:
     @property
     def model(self) -> Family:
         return LAYERS.get(self.family) or FAMILIES[self.family]
-
-    @property
-    def neighbours(self) -> int:
-        """Among how many rows are sent first: the members of ep on one of the nodes, 0 where there is one node."""
-        nodes = int(str(self.options.get("cluster", "1x")).partition("x")[0])
-        return self.mesh["ep"] // nodes if nodes > 1 else 0
 
     @property
     def world(self) -> int:
@@ -126,7 +122,7 @@ def trained(case: Case) -> Found:
         for what, pair in pairs.items():
             worst = max(worst, compare(*pair, tol=family.tolerance, what=what))
     parts = (program.graph, *program.graph.blocks)
-    found = [node.attr("inside", 0) for graph in parts for node in graph.nodes if node.attr("exchange") == "ep"]
+    found = [node.attr("inside", 0) for graph in parts for node in graph.nodes if node.attr("exchange")]
     return Found(
         worst=worst,
         kept=(sum(p.to_local().numel() for p in experts if isinstance(p, DTensor)), sum(p.numel() for p in experts)),

@@ -25,14 +25,17 @@ UNEVEN = [
     Case(family="top-1", mesh=EP2TP2, routing="skewed"),
     Case(family="2-top-1", mesh=PP2EP2, options={"num_microbatches": 2}, routing="same"),
 ]
-# Two nodes with half of the devices each: rows go inside the node first, and then across.
+# Several nodes: rows of an axis that spans them go inside the node first, and then across.
+TWO = {"cluster": "2x2xCPU"}
 NODES = [
-    *(Case(family=name, mesh=EP4, options={"cluster": "2x2xCPU"}) for name in ("mixtral", "deepseek-v3", "2-top-1")),
-    *(Case(family="top-1", mesh=EP4, options={"cluster": "2x2xCPU"}, routing=how) for how in ("same", "skewed")),
-    Case(family="mixtral", mesh=EP4, options={"cluster": "2x2xCPU", "recompute": "selective", "num_microbatches": 2}),
-    Case(family="mixtral", mesh=EP4, options={"cluster": "2x2xCPU", "compile": "aot_eager"}),
-    Case(family="qwen3-moe", mesh={"ep": 4, "tp": 2}, options={"cluster": "2x4xCPU"}, routing="skewed"),
-    Case(family="top-2", mesh={"ep": 8}, options={"cluster": "2x4xCPU"}),
+    *(Case(family=name, mesh=EP4, options=TWO, inside=2) for name in ("mixtral", "deepseek-v3", "2-top-1")),
+    *(Case(family="top-1", mesh=EP4, options=TWO, routing=how, inside=2) for how in ("same", "skewed")),
+    Case(family="mixtral", mesh=EP4, options={**TWO, "recompute": "selective", "num_microbatches": 2}, inside=2),
+    Case(family="mixtral", mesh=EP4, options={**TWO, "compile": "aot_eager"}, inside=2),
+    Case(family="mixtral", mesh=DP2EP2, options=TWO),
+    Case(family="qwen3-moe", mesh={"ep": 4, "tp": 2}, options={"cluster": "2x4xCPU"}, routing="skewed", inside=2),
+    Case(family="top-2", mesh={"ep": 8}, options={"cluster": "2x4xCPU"}, inside=4),
+    Case(family="top-2", mesh={"pp": 2, "ep": 4}, options={"cluster": "4x2xCPU", "num_microbatches": 2}, inside=2),
 ]
 CASES = [
     Case(family="mixtral", mesh={"tp": 2}),
@@ -75,7 +78,7 @@ def test_training_is_that_of_one_device(case: Case) -> None:
         here, every = rank.kept
         cut = case.mesh.get("dp", 1) if case.options.get("zero") else 1
         assert 0 < here <= 1.05 / (ways * cut) * every
-        assert rank.exchanged == (None if ways == 1 else case.neighbours)
+        assert rank.exchanged == (None if ways == 1 else case.inside)
         assert min(rank.split.values()) >= 0.95
         assert rank.place[1] == ways * case.mesh.get("dp", 1)
     assert len({rank.place[0] for rank in ranks}) == ranks[0].place[1]
