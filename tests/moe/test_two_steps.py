@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
@@ -20,8 +21,11 @@ from autopar.ir.text import parse_graph
 from autopar.passes.pricing import Pricing
 from autopar.passes.strategies import Choice
 from autopar.replay import program_of
+from autopar.runtime.parity import compare as matches
+from tests.families.measure import alone, on_mesh
 from tests.families.mixtures import mixtral
 from tests.lowered import model_of
+from tests.moe.ranks import LAYERS
 from tests.moe.test_exchange_plan import EXPERTS, INPUTS
 from tests.parity.planned import NETWORKS
 
@@ -103,3 +107,16 @@ def test_the_simulator_counts_what_the_objective_counts() -> None:
     plan, program = planned(*TWO_STEPS)
     found = compare(simulate(program, Cluster.parse(TWO_STEPS[0]), PROFILE, optimizer=plan.optimizer), plan)
     assert abs(found.unexplained_s) <= 0.01 * abs(found.difference_s) + 1e-5 * found.objective_s
+
+
+def test_a_simulated_mesh_takes_such_a_program() -> None:
+    """As one device, whichever way the rows would go."""
+    family = LAYERS["top-2-capacity"]
+    model, batch = family.build(), family.batch()
+    arguments = check(cluster="2x2xCPU", mesh={"ep": 4}, profile=PROFILE, name="m", num_microbatches=1)
+    readied = ready(model, batch, arguments)
+    _, program = find_plan(readied, arguments)
+    assert {node.attr("inside") for part in (program.graph, *program.graph.blocks) for node in part.nodes} == {None, 2}
+    found, expected = on_mesh(program, model, batch, readied), alone(copy.deepcopy(model), batch, family)
+    for what in ("losses", "gradients", "parameters"):
+        matches(getattr(found, what), getattr(expected, what), tol=family.tolerance, what=what)
