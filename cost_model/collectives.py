@@ -15,9 +15,9 @@ hierarchical     inside the nodes on ``A``, then between them, every device with
                  reduce_scatter ``(m-1)/m V/A + (N-1)/N V/(B/g)``, all_gather the same of ``n V`` bytes,
                  all_reduce both, broadcast ``V/A + V/(B/g)``
 
-all_to_all sends ``V/n`` to each rank: flat, both levels at once, ``max((m-1)/n V/A, (n-m)/n m V/(B/g))``;
-hierarchical, one after the other with whole node parts. Each is a line in ``V``, so the cost is the least
-of lines.
+all_to_all sends ``V/n`` to each rank: flat alone, both levels at once, ``max((m-1)/n V/A, (n-m)/n m V/(B/g))``. In
+two steps, inside the nodes and then across them, it is two collectives, each with its own group. Each algorithm is a
+line in ``V``, so the cost is the least of lines.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def collective_lines(
     groups_per_node = max(1.0, cluster.gpus_per_node / group.ranks_per_node)
     border_bytes_s = inter.bandwidth_bytes_s / groups_per_node
     flat = _flat(kind, group, intra, inter, border_bytes_s)
-    if group.ranks_per_node == 1 or group.ranks_per_node * group.nodes != group.size:
+    if kind == "all_to_all" or group.ranks_per_node == 1 or group.ranks_per_node * group.nodes != group.size:
         return (flat,)
     return (flat, _hierarchical(kind, group, intra, inter, border_bytes_s))
 
@@ -116,8 +116,6 @@ def _hierarchical(
     inside, between = (m - 1) / m, (nodes - 1) / nodes
     if kind == "all_gather":
         inside, between = inside * n, between * n
-    elif kind == "all_to_all":
-        between *= m
     elif kind == "broadcast":
         inside, between = 1.0, 1.0
     elif kind == "all_reduce":

@@ -69,3 +69,13 @@ class Mesh:
 
     def coordinates(self) -> Iterator[dict[str, int]]:
         return (self.coordinate(rank) for rank in range(self.world_size))
+
+
+def within(axis: str) -> str:
+    """Name of the part of an axis along which neighbours on one node stand."""
+    return f"{axis}.inside"
+
+
+def across(axis: str) -> str:
+    """Name of the part of an axis along which one device of each node stands."""
+    return f"{axis}.across"

@@ -9,6 +9,7 @@ from autopar.cost_model import OpCost, efficiency_sources
 from autopar.cost_model.simulator.prices import exchanged_bytes
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.layout import Layout
+from autopar.ir.mesh import across, within
 from autopar.ir.optable import ISLAND, row
 from autopar.ir.plan import Collective, Island
 from autopar.ir.program import DATA_AXIS, Program
@@ -155,10 +156,12 @@ def _count_exchange(
     found: dict[tuple[str, str, int, str, str], int], graph: Graph, node: Node, times: int, again: int, where: str
 ) -> None:
     """Rows of tokens sent to the experts of other devices and back, forward and backward; of a device with the mean."""
+    size, axis = exchanged_bytes(node, graph.values(), imbalance=1.0), str(node.attr("exchange"))
+    parts = (axis,) if node.attr("inside") is None else (within(axis), across(axis))
     for phase, count in (("forward", 2 * times * again), ("backward", 2 * times)):
-        size = exchanged_bytes(node, graph.values(), imbalance=1.0)
-        key = ("all_to_all", str(node.attr("exchange")), size, where, phase)
-        found[key] = found.get(key, 0) + count
+        for part in parts:
+            key = ("all_to_all", part, size, where, phase)
+            found[key] = found.get(key, 0) + count
 
 
 def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Program, *, piped: bool) -> None:

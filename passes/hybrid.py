@@ -13,16 +13,6 @@ from autopar.ir.program import Parameter
 from autopar.passes.candidate import Inside
 
 
-def within(axis: str) -> str:
-    """Name of the part of an axis along which neighbours on one node stand."""
-    return f"{axis}.inside"
-
-
-def across(axis: str) -> str:
-    """Name of the part of an axis along which one device of each node stands."""
-    return f"{axis}.across"
-
-
 def cut_inside(inside: Inside, owned: Sequence[str], size: Callable[[str], int]) -> tuple[int, ...]:
     """Along each of a parameter's axes, among how many neighbours it is cut; () where that is all of them or none."""
     known = dict(inside)

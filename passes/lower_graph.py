@@ -14,6 +14,7 @@ from autopar.ir.errors import IRError
 from autopar.ir.graph import SOURCES, Graph, Node, Operand, Value
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
+from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.types import Attr
 from autopar.passes.assignment import Variant
@@ -22,8 +23,9 @@ from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
 from autopar.passes.localize import localize
 from autopar.passes.losses import fuse
-from autopar.passes.positions import flat_operands
+from autopar.passes.positions import flat_operands, node_key
 from autopar.passes.storage import as_used, runtime_axes
+from autopar.passes.strategies import Strategy
 from autopar.passes.tree import conversion_tree
 
 
@@ -180,7 +182,14 @@ class _GraphLowering:
                 operands.append(self._bring(operand, next(needs)))
         shapes = [None if name is None else self._fact(name).type.shape for name in flat_operands(node)]
         local = localize(node, chosen, shapes)
+        if local.attr("exchange") is not None and (inside := self._inside(node, chosen)):
+            local = local.with_attrs(inside=inside)
         self._emit(replace(local, operands=tuple(operands[: len(local.operands)])), chosen.results)
+
+    def _inside(self, node: Node, chosen: Strategy) -> int:
+        """Among how many neighbours on a node an exchange sends first; 0: in one step."""
+        rule, pricing = self.model.rules[node_key(self.graph, node)], self.conversions.pricing
+        return pricing.exchange_inside(rule, row(node), chosen.choices, node.results[0].type.dtype)
 
     def _bring(self, name: str | None, need: Layout | None) -> str | None:
         return None if name is None or need is None else self._get(name, need)

@@ -25,14 +25,14 @@ from autopar.cost_model.priced import work
 from autopar.ir.convert import COLLECTIVES, Step, local_numel
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
-from autopar.ir.mesh import Mesh
+from autopar.ir.mesh import Mesh, across, within
 from autopar.ir.optable import row
 from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule, Row, count_flops
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.candidate import Inside, reduces_gradients
 from autopar.passes.facts import Fact
-from autopar.passes.hybrid import across, cut_inside, within
+from autopar.passes.hybrid import cut_inside
 from autopar.passes.problem import FORBIDDEN
 from autopar.passes.strategies import Choice, NodeShapes, Strategy
 
@@ -89,10 +89,18 @@ class Pricing:
         return found if cut_inside(found, [axis for axis, _ in found], self.mesh.size) else ()
 
     @functools.cached_property
+    def _shared(self) -> dict[str, int]:
+        """Of each axis that spans nodes with equally many neighbours on each: how many. One is none."""
+        return {
+            axis: each.ranks_per_node for axis, each in self.groups.items()
+            if axis in self.mesh.names and 1 < each.ranks_per_node < each.size == each.ranks_per_node * each.nodes
+        }  # fmt: skip
+
+    @functools.cached_property
     def _halves(self) -> dict[str, Group]:
         """Groups along a part of an axis: of a node's neighbours, and of one from each node."""
         found = {}
-        for axis, size in self.inside:
+        for axis, size in {**self._shared, **dict(self.inside)}.items():
             whole, near, far = self.mesh.size(axis), within(axis), across(axis)
             found[near] = Group(axis=axis, size=size, ranks_per_node=size, nodes=1)
             found[far] = Group(axis=axis, size=whole // size, ranks_per_node=1, nodes=whole // size)
@@ -143,11 +151,23 @@ class Pricing:
 
     def exchange_ns(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
         """Nanoseconds of sending rows to the experts of other devices and back, of the device with most of them."""
-        for (axis, _), choice in zip(self.mesh.axes, choices, strict=True):
+        return 2 * self._exchange(rule, entry, choices, dtype)[0]
+
+    def exchange_inside(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
+        """Among how many neighbours on a node those rows go first, and then across nodes; 0: at once, if as fast."""
+        return self._exchange(rule, entry, choices, dtype)[1]
+
+    def _exchange(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> tuple[int, int]:
+        """Nanoseconds of sending rows one way, and among how many neighbours first, if that is faster."""
+        for axis, choice in zip(self.mesh.names, choices, strict=True):
             if choice.into is not None:
                 sent = self._most(entry.exchanged, rule, choices) * DTYPE_BYTES[dtype]
-                return 2 * self.collective_ns("all_to_all", sent, axis)
-        return 0
+                flat_ns = self.collective_ns("all_to_all", sent, axis)
+                if axis not in self._shared:
+                    return flat_ns, 0
+                steps_ns = sum(self.collective_ns("all_to_all", sent, half(axis)) for half in (within, across))
+                return min((flat_ns, 0), (steps_ns, self._shared[axis]))
+        return 0, 0
 
     def _most(self, columns: str, rule: NodeRule, choices: tuple[Choice, ...]) -> int:
         """``local_flops`` of the device with most of them: experts that are split get unequal numbers of rows."""

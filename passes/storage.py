@@ -17,11 +17,12 @@ import numpy as np
 
 from autopar.cost_model import OpCost, optimizer_state_bytes, slowest_compute_s
 from autopar.ir.layout import RSTAR, Layout, Shard, stacked
+from autopar.ir.mesh import across, within
 from autopar.ir.program import DATA_AXIS
 from autopar.passes.candidate import DATA_AXES, Mode, Settings, StoredParameter, cost_level, reduces_gradients
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
-from autopar.passes.hybrid import across, cut_inside, within
+from autopar.passes.hybrid import cut_inside
 from autopar.passes.once import step_axes
 from autopar.passes.peak import ParameterBytes
 from autopar.passes.pricing import Pricing, local_bytes, nanoseconds

@@ -58,17 +58,17 @@ def pick(x: Tensor, index: Tensor, *, lead: int) -> Tensor:
 
 def experts_here(
     x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None, *,
-    gate: str, transposed: bool = False, start: int = 0, among: int = 0, exchange: str = "", stride: int = 0,
-    group: str = "",
+    gate: str, transposed: bool = False, start: int = 0, among: int = 0, exchange: str = "", inside: int = 0,
+    stride: int = 0, groups: tuple[str, ...] = (),
 ) -> Tensor:  # fmt: skip
-    """Experts of this device, from ``start`` on; with a ``group`` those of its other devices as well.
+    """Experts of this device, from ``start`` on; with ``groups`` those of the other devices as well.
 
-    ``among`` and ``exchange`` are for prices and for whoever finds the group.
+    ``among``, ``exchange`` and ``inside`` are for prices and for whoever finds the groups.
     """
-    del among, exchange
+    del among, exchange, inside
     given = (x, index, weight, up, down, up_bias)
-    if group:
-        return exchanged(*given, gate=gate, transposed=transposed, start=start, stride=stride, group=group)
+    if groups:
+        return exchanged(*given, gate=gate, transposed=transposed, start=start, stride=stride, groups=groups)
     return experts(*given, gate=gate, transposed=transposed, start=start)
 
 

@@ -9,18 +9,21 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.errors import MismatchError
-from autopar.ir.mesh import Mesh
+from autopar.ir.mesh import Mesh, across, within
+from autopar.ir.program import Program
 from autopar.runtime import torch_private
 
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """This process on the axes of a program's mesh. ``groups`` holds the axes longer than 1."""
+    """This process on the axes of a program's mesh. ``groups`` holds the axes longer than 1, ``parts`` the groups of
+    neighbours on a node along an axis and of one from each node, by their names (``ir/mesh.py``)."""
 
     device_mesh: DeviceMesh
     device: torch.device
     coordinate: dict[str, int]
     groups: dict[str, dist.ProcessGroup]
+    parts: dict[str, dist.ProcessGroup] = field(default_factory=dict)
     _levels: dict[tuple[tuple[str, ...], tuple[int, ...]], DeviceMesh] = field(default_factory=dict)
 
     def size(self, axis: str) -> int:
@@ -41,6 +44,38 @@ class Here:
             made = torch_private.two_levels(mesh, axes, inside) if inside else torch_private.flattened(mesh, axes)
             self._levels[axes, inside] = made
         return self._levels[axes, inside]
+
+    @property
+    def named(self) -> dict[str, dist.ProcessGroup]:
+        """``groups`` and ``parts``."""
+        return {**self.groups, **self.parts}
+
+    def divide(self, program: Program) -> None:
+        """Make ``parts`` of every axis along which the program exchanges rows in two steps.
+
+        A collective of all ranks: each makes the groups of all of them, in the same order.
+        """
+        for graph in (program.graph, *program.graph.blocks):
+            for node in graph.nodes:
+                axis, inside = str(node.attr("exchange")), node.attr("inside")
+                if isinstance(inside, int) and within(axis) not in self.parts:
+                    rows = self._rows(axis)
+                    near = [row[first : first + inside] for row in rows for first in range(0, len(row), inside)]
+                    far = [row[place::inside] for row in rows for place in range(inside)]
+                    self.parts.update({within(axis): _own(near), across(axis): _own(far)})
+
+    def _rows(self, axis: str) -> list[list[int]]:
+        """The ranks of each group along an axis."""
+        at = (self.device_mesh.mesh_dim_names or ()).index(axis)
+        rows: list[list[int]] = self.device_mesh.mesh.movedim(at, -1).reshape(-1, self.size(axis)).tolist()
+        return rows
+
+
+def _own(every: list[list[int]]) -> dist.ProcessGroup:
+    """A group of each of these ranks is made; this process's own."""
+    made = [(ranks, dist.new_group(ranks)) for ranks in every]
+    own: dist.ProcessGroup = next(group for ranks, group in made if dist.get_rank() in ranks)
+    return own
 
 
 def here(mesh: Mesh, device_mesh: DeviceMesh) -> Here:

@@ -24,13 +24,13 @@ _FEW_BYTES = 128 * 1024
 
 
 def usable(x: Tensor, choices: int, up: Tensor, down: Tensor) -> bool:
-    """Whether this is the faster way for ``choices`` rows, and torch can do it."""
+    """Whether this is the faster way for ``choices`` rows, and torch can do it; there may be none after an exchange."""
     if x.is_cuda:
         fast = x.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x.device) >= _LEAST_CAPABILITY
     else:
         few = choices * up[0].numel() // x.shape[1] * x.element_size() <= len(up) * _FEW_BYTES
         fast = x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and few
-    return fast and x.dtype == up.dtype == down.dtype and aligned(x, up, down)
+    return fast and choices > 0 and x.dtype == up.dtype == down.dtype and aligned(x, up, down)
 
 
 def aligned(*operands: Tensor) -> bool:

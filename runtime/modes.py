@@ -102,6 +102,7 @@ class Modes:
         agree(made.text, "the program of the other mode", self._here.device)
         if made.program == first.program and not made.constants:
             return Running(program=first.program, parts=first.parts, restore=made.restore, staged=first.staged)
+        self._here.divide(made.program)
         if self._stages is None:
             parts = join(made.program, made.constants, first.parts, self._here)
             only = forward_only(made.program, first.program)

@@ -80,6 +80,7 @@ class ParallelModule(WholeState):
         self._program = program
         torch_private.forget_meshes()  # a new world may have taken the place of one that has had a module
         self._here = here(program.mesh, device_mesh)
+        self._here.divide(program)
         lowered = plan is not None and plan.mixed_precision is not None
         self._share = Share.of(program, self._here.coordinate, self._here.groups)
         self._inputs = entries.inputs_of(program, lowered=lowered, share=self._share)

@@ -19,6 +19,7 @@ from torch import fx
 
 from autopar.ir.errors import IRError
 from autopar.ir.graph import ASSIGN, Graph, Node, Operand, assigned
+from autopar.ir.mesh import across, within
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.runtime.collectives import conversion, move
@@ -111,10 +112,18 @@ def build(
 
 
 def _among(bound: Bound, node: Node, groups: Mapping[str, dist.ProcessGroup]) -> Bound:
-    """The call, given the name of the group that an operation exchanges among."""
+    """The call, given the names of the groups that an operation exchanges among."""
     function, args, kwargs = bound
-    axis = node.attr("exchange")
-    return bound if axis is None else (function, args, {**kwargs, "group": groups[str(axis)].group_name})
+    found = tuple(groups[part].group_name for part in exchanging(node))
+    return (function, args, {**kwargs, "groups": found}) if found else bound
+
+
+def exchanging(node: Node) -> tuple[str, ...]:
+    """The axis along which an operation exchanges rows, or its two parts through which they go one after the other."""
+    axis, inside = node.attr("exchange"), node.attr("inside")
+    if axis is None:
+        return ()
+    return (str(axis),) if inside is None else (within(str(axis)), across(str(axis)))
 
 
 def _operation(

@@ -113,7 +113,7 @@ def connect(
         return calls[id(node)]
 
     def runnable(graph: Graph) -> Runnable:
-        module = build(graph, here.coordinate, here.groups, here.device, calls=call_of, overlap=overlap)
+        module = build(graph, here.coordinate, here.named, here.device, calls=call_of, overlap=overlap)
         return Runnable(graph, module, held.top, read, updates)
 
     forward = runnable(program.graph)
@@ -130,7 +130,7 @@ def _block(program: Program, block: Graph, here: Here, compile: Compile, overlap
     tape = once(block) if program.recompute.get(block.name) == "selective" else None
     # a compiler orders collectives itself; what is read from a tape is not waited for
     overlap = overlap and not compile and tape is None
-    module = build(block, here.coordinate, here.groups, here.device, once=tape, overlap=overlap)
+    module = build(block, here.coordinate, here.named, here.device, once=tape, overlap=overlap)
     return compiled(module.forward, compile)
 
 

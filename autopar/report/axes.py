@@ -48,7 +48,7 @@ def axes_of(plan: Plan, cluster: Cluster) -> tuple[Axis, ...]:
             reach = f"across {group.nodes} nodes, one device on each"
         else:
             reach = f"across {group.nodes} nodes, {group.ranks_per_node} devices on each"
-        moved = sum(each.bytes * each.count for each in plan.collectives if each.axis == name)
+        moved = sum(each.bytes * each.count for each in plan.collectives if each.axis.partition(".")[0] == name)
         found.append(Axis(
             name=name, size=length, slot=slots[name], role=ROLES.get(name, FREE), reach=reach, traffic=size(moved),
         ))  # fmt: skip

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple, TypeAlias
 
 from autopar.cost_model.dtypes import sent_back_bytes
+from autopar.cost_model.priced import Group
 from autopar.cost_model.simulator.gradients import RECEIVED, Gradients, flat
 from autopar.cost_model.simulator.instructions import Collective, Move, Part, Post, Wait, Work
 from autopar.cost_model.simulator.prices import Prices, exchanged_bytes, link, local_bytes, local_shape, op_costs
@@ -171,15 +172,19 @@ class _Writing:
         """Rows of tokens go to the experts of other devices before the work, and back after it."""
         node, axis = entry.node, str(entry.node.attr("exchange"))
         size = exchanged_bytes(node, self.values, self.prices.imbalance)
-        ahead, behind = (self._move(node, "all_to_all", size, axis, phase) for phase in ("forward", "backward"))
-        assert ahead is not None and behind is not None
-        self.totals["sent_ns"] += 2 * ahead.ns
-        entry.forward = (Collective(ahead), *entry.forward, Collective(ahead))
+        inside = node.attr("inside")
+        groups = self.prices.parts(axis, inside) if isinstance(inside, int) else (self.prices.groups[axis],)
+        ahead, behind = (
+            [self._sent(node, "all_to_all", size, group, phase) for group in groups]
+            for phase in ("forward", "backward")
+        )
+        self.totals["sent_ns"] += 2 * sum(move.ns for move in ahead)
+        entry.forward = (*map(Collective, ahead), *entry.forward, *map(Collective, reversed(ahead)))
         if entry.again:
-            entry.again = (_recomputed(ahead), *entry.again, _recomputed(ahead))
+            entry.again = (*map(_recomputed, ahead), *entry.again, *map(_recomputed, reversed(ahead)))
         if learns:
-            self.totals["sent_back_ns"] += 2 * behind.ns
-            entry.inputs = (Collective(behind), *entry.inputs, Collective(behind))
+            self.totals["sent_back_ns"] += 2 * sum(move.ns for move in behind)
+            entry.inputs = (*map(Collective, behind), *entry.inputs, *map(Collective, reversed(behind)))
 
     def _moves(self, node: Node) -> tuple[Move | None, Move | None]:
         """What a conversion sends, forward and backward."""
@@ -199,11 +204,13 @@ class _Writing:
     def _move(self, node: Node, kind: str, payload_bytes: int, axis: str, category: str) -> Move | None:
         if kind not in COLLECTIVES:
             return None
-        group = self.prices.groups[axis]
+        return self._sent(node, kind, payload_bytes, self.prices.groups[axis], category)
+
+    def _sent(self, node: Node, kind: str, payload_bytes: int, group: Group, category: str) -> Move:
         return Move(
-            name=f"{kind} {axis}", where=node.source or node.result.name,
+            name=f"{kind} {group.axis}", where=node.source or node.result.name,
             ns=self.prices.move_ns(kind, payload_bytes, group), category=category, cause="collectives",
-            stream=f"collectives {axis}", link=link(group),
+            stream=f"collectives {group.axis}", link=link(group),
         )  # fmt: skip
 
     def _blocking(self, entry: _Entry) -> None:

@@ -43,14 +43,18 @@ class Reader(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Layers of experts, with choices dropped and both auxiliary losses. ``router``: how experts are chosen."""
+    """Layers of experts, with choices dropped unless ``capacity_factor`` is None, and both auxiliary losses.
 
-    def __init__(self, **router: Any) -> None:
+    ``router``: how experts are chosen.
+    """
+
+    def __init__(self, experts: int = 4, capacity_factor: float | None = 1.0, **router: Any) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, 32)
         self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(2))
         self.experts = nn.ModuleList(
-            autopar.nn.MoE(32, 48, 4, capacity_factor=1.0, balance_loss=0.1, z_loss=0.1, **router) for _ in range(2)
+            autopar.nn.MoE(32, 48, experts, capacity_factor=capacity_factor, balance_loss=0.1, z_loss=0.1, **router)
+            for _ in range(2)
         )
         self.head = nn.Linear(32, VOCAB)
 

@@ -13,39 +13,64 @@ from torch.utils.checkpoint import checkpoint
 from autopar.runtime.exchange import exchanged
 from tests.moe.plain import Sizes, operands
 
-RANKS, TOKENS, EXPERTS = 2, 6, 4
-# By what it is: experts chosen by each token of each rank.
+RANKS, EXPERTS, NEIGHBOURS = 4, 8, 2
+TOKENS = (6, 3, 0, 7)  # of each rank: one has none
+ALL = sum(TOKENS)
+
+
+def _random() -> Tensor:
+    """Choices with repetitions, twice as many of them of the first experts, and some of no expert."""
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(-1, EXPERTS + 1, (ALL, 3), generator=generator) // torch.tensor([1, 2, 3])
+
+
+# By what it is: experts chosen by each token of all ranks, None: distinct ones at random.
 ROUTINGS: dict[str, Any] = {
     "even": None,
-    "all to one expert": torch.zeros(RANKS * TOKENS, 2, dtype=torch.int64),
-    "one device has none": torch.tensor([[0, 1]] * RANKS * TOKENS),
-    "everybody sends": torch.tensor([[3, 2]] * TOKENS + [[1, 0]] * TOKENS),
-    "some to no expert": torch.tensor([[-1, 4], [9, 2], [4, 4], [1, -3], [3, 0], [2, 2]] * RANKS),
-    "nobody to any": torch.full((RANKS * TOKENS, 2), 7),
+    "all to one expert": torch.zeros(ALL, 2, dtype=torch.int64),
+    "to one device of the other node": torch.tensor([[6, 7]] * ALL),
+    "every rank to another": torch.tensor([[3, 2]] * 6 + [[7, 6]] * 3 + [[0, 5]] * 7),
+    "skewed, some to no expert": _random(),
+    "nobody to any": torch.full((ALL, 2), EXPERTS + 3),
 }
 
 
-def whole(routing: str, *, transposed: bool = False) -> list[Tensor]:
+def whole(routing: str, dtype: torch.dtype = torch.float64, *, transposed: bool = False) -> list[Tensor]:
     """Operands of all tokens and all experts."""
-    sizes = Sizes(tokens=RANKS * TOKENS, experts=EXPERTS)
-    made = operands(sizes, transposed=transposed, biased=True, index=ROUTINGS[routing])
-    return [x for x in made if x is not None]
+    index = ROUTINGS[routing]
+    sizes = Sizes(tokens=ALL, experts=EXPERTS, hidden=8, inner=8)
+    made = operands(sizes, transposed=transposed, biased=True, index=index)
+    if index is not None:
+        made[2] = torch.randn(index.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    return [x.detach().to(dtype).requires_grad_() if x.is_floating_point() else x for x in made if x is not None]
 
 
-def run(routing: str, transposed: bool, again: bool) -> list[Tensor]:
-    """This rank's result, and gradients of its tokens, their weights, and its experts."""
-    rank, each, own = dist.get_rank(), TOKENS, EXPERTS // RANKS
-    full = [x.detach() for x in whole(routing, transposed=transposed)]
-    mine = [x[rank * each : (rank + 1) * each] for x in full[:3]] + [x[rank * own : (rank + 1) * own] for x in full[3:]]
-    mine = [x.clone().requires_grad_(x.is_floating_point()) for x in mine]
-    name = dist.group.WORLD.group_name  # type: ignore[union-attr]
-    call = functools.partial(exchanged, gate="silu-glu", transposed=transposed, start=0, stride=own, group=name)
-    found = checkpoint(call, *mine, use_reentrant=False) if again else call(*mine)
-    leaves = [x for x in mine if x.requires_grad]
-    gradients = torch.autograd.grad(found, leaves, seed(found.shape[1])[rank * each : (rank + 1) * each])
-    return [found.detach(), *gradients]
+@functools.cache
+def ways() -> dict[str, tuple[str, ...]]:
+    """Names of the groups in one step and in two, of 2 nodes with 2 ranks each."""
+    rank, every = dist.get_rank(), range(RANKS)
+    near = [each for each in every if each // NEIGHBOURS == rank // NEIGHBOURS]
+    far = [each for each in every if each % NEIGHBOURS == rank % NEIGHBOURS]
+    halves = [dist.new_group(ranks, use_local_synchronization=True).group_name for ranks in (near, far)]
+    return {"flat": (dist.group.WORLD.group_name,), "in two steps": tuple(halves)}  # type: ignore[union-attr]
 
 
-def seed(hidden: int) -> Tensor:
-    generator = torch.Generator().manual_seed(3)
-    return torch.randn(RANKS * TOKENS, hidden, generator=generator, dtype=torch.float64)
+def run(routing: str, dtype: torch.dtype, transposed: bool, again: bool) -> dict[str, list[Tensor]]:
+    """By way of exchange: this rank's result, and gradients of its tokens, their weights, and its experts."""
+    rank, own = dist.get_rank(), EXPERTS // RANKS
+    full = [x.detach() for x in whole(routing, dtype, transposed=transposed)]
+    mine = [x.split(TOKENS)[rank] for x in full[:3]] + [x.split(own)[rank] for x in full[3:]]
+    found = {}
+    for way, groups in ways().items():
+        leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in mine]
+        call = functools.partial(exchanged, gate="silu-glu", transposed=transposed, start=0, stride=own, groups=groups)
+        made = checkpoint(call, *leaves, use_reentrant=False) if again else call(*leaves)
+        wanted = [x for x in leaves if x.requires_grad]
+        found[way] = [made.detach(), *torch.autograd.grad(made, wanted, seed(made).split(TOKENS)[rank])]
+    return found
+
+
+def seed(like: Tensor) -> Tensor:
+    """Gradients of the results of all tokens."""
+    drawn = torch.randn(ALL, like.shape[1], generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return drawn.to(like.dtype)
