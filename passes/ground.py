@@ -71,8 +71,9 @@ class Ground:
         return self._layouts[id(legal)][1]
 
     def prices(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
-        """[6, strategy]: ns of computing forward and backward; bytes saved, bytes held in passing, and of those saved
-        what is neither an operand nor a result; ns of communication inside, forward and as much backward."""
+        """[8, strategy]: ns of computing forward and backward; bytes saved, bytes held in passing, and of those saved
+        what is neither an operand nor a result; ns of communication inside, forward and as much backward; ns for which
+        computing may cover other communication, forward and backward."""
         kind = self._kinds[node_key(graph, node)], id(legal)
         if kind not in self._prices:
             self._prices[kind] = legal, self._priced(graph, node, legal)
@@ -90,10 +91,11 @@ class Ground:
         operands = (None if n is None else self._model.facts[graph.name, n].type for n in flat_operands(node))
         types = (*operands, *(value.type for value in node.results))
         rule, shapes, entry = self._model.rules[key], self._model.shapes[key], row(node)
-        out = np.zeros((6, len(legal)), dtype=np.int64)
+        out = np.zeros((8, len(legal)), dtype=np.int64)
         for i, chosen in enumerate(legal):
             forward, backward = self.pricing.op_costs(node, rule, chosen, shapes, types)
             out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
+            out[6, i], out[7, i] = self.pricing.covering_ns(forward), self.pricing.covering_ns(backward)
             if entry.keeps("r") and any(shapes.grads):
                 out[2, i] = local_bytes(chosen.results[0], node.results[0].type)
             if "mask" in entry.saves and any(shapes.grads):

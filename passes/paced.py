@@ -8,12 +8,12 @@ operation o on device d, n[d] devices of N, and shares that are m microbatches o
     price of o    h[o] = N / (sum over d of n[d] / t[d, o])
     step          max over d of  sum over instances i of f_i(u[d] · t[d, i])
     bound         sum over i of f_i(m · h[i]),  where t[d, i] and h[i] are the sums of operations in i
-                  f_i(c) = once_i + c + max(0, hide_i - v c)
+                  f_i(c) = once_i + c + what of i's traffic the slowest device's computing of one microbatch leaves
 
-f_i is convex and does not fall (v ≤ 1), so with its slope s_i ≥ 0 at m · h[i] the step is at least the bound plus
-max over d of u[d] T[d] - m H, where T[d] and H are the sums of s_i t[d, i] and s_i h[i]. Not every u[d] T[d] is less
-than m times the harmonic mean of T, since the u[d] add up to N m; and a harmonic mean of sums is no less than the sum
-of harmonic means, which is H. So the difference is not negative.
+What one microbatch leaves exposed is no less on any other device. So the step is at least the bound plus max over d of
+u[d] T[d] - m H, where T[d] and H are the sums of t[d, i] and h[i]. Not every u[d] T[d] is less than m times the
+harmonic mean of T, since the u[d] add up to N m; and a harmonic mean of sums is no less than the sum of harmonic means,
+which is H. So the difference is not negative.
 """
 
 from __future__ import annotations

@@ -191,6 +191,12 @@ class Pricing:
             self._known_ns[cost] = self._op_ns(cost)
         return self._known_ns[cost]
 
+    def covering_ns(self, cost: OpCost | None) -> int:
+        """How long an operation of one microbatch lets communication go on, on the device where that is longest."""
+        if cost is None or not self.uneven or self.device is not None:
+            return self.op_ns(cost)
+        return nanoseconds(slowest_compute_s(cost, self.cluster, self.profile))
+
     def _op_ns(self, cost: OpCost) -> int:
         if self.device is not None:
             return nanoseconds(compute_s(cost, self.device, self.profile))

@@ -91,19 +91,19 @@ class SegmentBuilder:
 
     def node(
         self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray,
-        inner: IntArray, sent: IntArray, *, expensive: bool,
+        inner: IntArray, sent: IntArray, covers: IntArray, covers_back: IntArray, *, expensive: bool,
     ) -> None:  # fmt: skip
         """What a node's strategies cost: [strategy] arrays.
 
         What selective recomputation keeps is in its edges, but for what is ``inner`` to an operation. ``sent``:
-        communication inside it, each way.
+        communication inside it, each way. ``covers``, ``covers_back``: for how long other communication may go on.
         """
         again = self.dear if expensive else self.cheap
         time = self.passes_ns(forward, backward, again)
         held, dropped = self.by_mode(saved, inner if expensive and inner.any() else None)
         if expensive:
             dropped = np.where(self.selective, 0, dropped)
-        cover, earlier, ahead = self._covers(forward, backward, again, self.pricing.overlap)
+        cover, earlier, ahead = self._covers(covers, covers_back, again, self.pricing.overlap)
         self.tables.append(Table(
             variables=(variable, self.mode), sync_ns=time + self.passes_ns(sent, sent, again),
             cover_ns=cover, earlier_ns=earlier, ahead_ns=ahead,
@@ -116,9 +116,6 @@ class SegmentBuilder:
         """What such a time covers of the last backward, and of those before it and of forwards, as debts."""
         last = np.rint(share * (np.multiply.outer(forward, again - 1) + backward[..., None])).astype(np.int64)
         ahead = np.rint(share * forward[..., None]).astype(np.int64) * np.ones_like(again)
-        if self.pricing.uneven:
-            # a device that takes few microbatches takes longer for each: all that it does bounds what it covers
-            return self.microbatches * last, None, -self.microbatches * ahead
         return last, None if self.microbatches == 1 else -last * self.befores, -ahead * self.forwards
 
     def memory(self, variables: tuple[int, ...], held: IntArray, transient: IntArray | None = None) -> Table:
