@@ -169,14 +169,14 @@ def _root_costs(model: Model, solution: Solution, lean: Encoded, full: Encoded) 
     tables: dict[int, list[int]] = {}
     for number, table in enumerate(segment.tables):
         tables.setdefault(max(places[variable] for variable in table.variables), []).append(number)
-    sums = sums_of_instance(segment, values)
-    exposed = sums.exposed_ns / sums.hide_ns if sums.hide_ns else 0.0
+    moved = _moved_ns(segment, range(len(segment.tables)), values)
+    exposed = sums_of_instance(segment, values).exposed_ns / max(1, moved)
     found = {}
     for place, numbers in sorted(tables.items()):
         held = _sum(segment, "bytes", numbers, values)
         own = _sum(segment, "sync_ns", numbers, values)
         found[graph.nodes[max(place, 0)].results[0].name] = Cost(
-            time_ns=own + round(exposed * _sum(segment, "hide_ns", numbers, values)), held_bytes=held,
+            time_ns=own + round(exposed * _moved_ns(segment, numbers, values)), held_bytes=held,
             saved_bytes=_sum(full.problem.root, "bytes", numbers, values) - held,
             transient_bytes=_sum(segment, "transient_bytes", numbers, values),
         )  # fmt: skip
@@ -212,6 +212,12 @@ def _place(variable: Variable, at: Mapping[str, int], first: Mapping[str, int], 
         return -1
     known = first if variable.name in sources else at
     return known.get(variable.name, -1)
+
+
+def _moved_ns(segment: Segment, tables: Sequence[int], values: tuple[int, ...]) -> int:
+    """What communication there is for computing to hide, whenever it is."""
+    names = ("hide_ns", "earlier_ns", "ahead_ns")
+    return sum(max(0, _sum(segment, name, [number], values)) for number in tables for name in names)
 
 
 def _sum(segment: Segment, name: str, tables: Sequence[int], values: tuple[int, ...]) -> int:

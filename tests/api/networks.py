@@ -38,7 +38,7 @@ def write(path: Path, *, slower: int = 1) -> Path:
     return path
 
 
-def model(batch_size: int = 4, seq_len: int = 64) -> tuple[nn.Module, dict[str, Any]]:
+def model(batch_size: int = 4, seq_len: int = 32) -> tuple[nn.Module, dict[str, Any]]:
     """More bytes of weights than of activations: tensor parallelism is what pays, if the network is quick."""
     built = gpt2(2, n_embd=256, n_positions=seq_len).float()
     tokens = torch.randint(0, VOCAB, (batch_size, seq_len))

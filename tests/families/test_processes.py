@@ -9,10 +9,7 @@ from tests.families.ranks import trained
 from tests.families.test_coverage import REFUSED
 from tests.harness import run_processes
 
-QUICK = ("resnet",)
-NAMES = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name not in REFUSED
-]
+NAMES = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name not in REFUSED]
 
 
 @pytest.mark.timeout(300)

@@ -51,7 +51,7 @@ def found_by_rank(case: Case) -> list[Any]:
 
 
 each_case = pytest.mark.parametrize(
-    "case", [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case != CASES[0])) for case in CASES]
+    "case", [pytest.param(case, id=str(case), marks=pytest.mark.slow) for case in CASES]
 )
 
 

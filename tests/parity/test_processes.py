@@ -121,7 +121,7 @@ def cases(select: Callable[[Case], bool] = lambda case: True, *, of: tuple[str, 
     """Every case of every launch, further ones marked slow."""
     chosen = [
         pytest.param(launch, case, id=f"{launch.removeprefix('more of ')}-{case}",
-                     marks=[pytest.mark.slow] if launch.startswith("more") else [])
+                     marks=[] if launch in ("one", "four") else [pytest.mark.slow])
         for launch in of for case in LAUNCHES[launch][1] if select(case)
     ]  # fmt: skip
     return pytest.mark.parametrize(("launch", "case"), chosen)
@@ -209,6 +209,7 @@ def test_the_full_state_dict_loads_into_the_original_model(launch: str, case: Ca
     same(dict(model.state_dict()), expected(case)["state"], case, "loaded state")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [*MODELS, "perceptron"])
 def test_a_model_on_meta_is_filled_alike_on_every_rank_and_world(model: str) -> None:
     """By its own initialiser: no NaN, equal bits in worlds of 1, 2 and 4, deviation as the initialiser says."""
@@ -225,6 +226,7 @@ def test_a_model_on_meta_is_filled_alike_on_every_rank_and_world(model: str) -> 
     assert all(float(weight.std()) > 1e-3 for weight in weights)
 
 
+@pytest.mark.slow
 def test_weights_without_a_gradient_keep_their_value() -> None:
     """Frozen parameters are neither trained nor given a gradient, tied ones included."""
     case = next(case for case in TWO if case.model == "bert frozen")

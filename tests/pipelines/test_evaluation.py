@@ -34,7 +34,7 @@ SLOW_FOUR = [
     Case(family="bert", mesh=PP2DP2, options={"zero": 2}, planned_in="eval"),
 ]  # fmt: skip
 LAUNCHES = {"two": (2, TWO), "four": (4, FOUR), "more of two": (2, SLOW_TWO), "more of four": (4, SLOW_FOUR)}
-SLOW = ("more of two", "more of four")
+SLOW = ("two", "more of two", "more of four")
 
 
 @functools.cache
@@ -69,6 +69,7 @@ def test_a_pipeline_evaluates_and_trains_on(launch: str, case: Case) -> None:
     assert all("is gathered with other parameters than in the plan's own mode" in found["told"] for found in ranks)
 
 
+@pytest.mark.slow
 def test_a_mode_that_the_stages_cannot_compute_is_refused_by_name() -> None:
     """A head that training alone has: its parameters are in the first stage, what they meet in the second."""
     for found in launched("two"):

@@ -53,7 +53,7 @@ LAUNCHES = {
     "two": (2, QUICK), "four": (4, FOUR), "more of two": (2, SLOW_TWO), "more of four": (4, SLOW_FOUR),
     "eight": (8, EIGHT),
 }  # fmt: skip
-SLOW = ("more of two", "more of four", "eight")
+SLOW = ("two", "more of two", "more of four", "eight")
 
 
 @functools.cache
@@ -85,6 +85,7 @@ def test_training_is_that_of_one_device(launch: str, case: Case) -> None:
         assert set(ranks[0]["zero"].values()) == {case.options["zero"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_a_rank_holds_the_parameters_of_its_stages_alone(case: Case) -> None:
     at = QUICK.index(case)

@@ -104,6 +104,7 @@ def warned(recompute: str, compile: str | bool) -> list[str]:
     return [str(entry.message) for entry in told if "recomputation" in str(entry.message)]
 
 
+@pytest.mark.slow
 def test_a_plan_that_recomputes_selectively_says_that_compiled_blocks_do_not() -> None:
     cases: list[tuple[str, str | bool]] = [("selective", "aot_eager"), ("selective", False), ("full", "aot_eager")]
     first, second = run_processes(2, each, [(warned, case) for case in cases])

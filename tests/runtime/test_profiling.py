@@ -167,5 +167,6 @@ def waits_in_graphs() -> float:
     return _waits_of_graphs(step)
 
 
+@pytest.mark.slow
 def test_waits_in_compiled_graphs_are_seen() -> None:
     assert all(seconds > 0 for seconds in run_processes(2, waits_in_graphs))

@@ -29,6 +29,7 @@ def found() -> list[dict[str, Any]]:
     return list(run_processes(2, each, work, timeout_s=200)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "gathers", "scatters"), [
     (0, lambda blocks: blocks + 1, lambda blocks: blocks + 1),
     (1, lambda blocks: blocks + 1, lambda blocks: MICROBATCHES * (blocks + 1)),
@@ -47,12 +48,14 @@ def test_parameters_are_gathered_and_gradients_scattered_as_often_as_the_level_s
     assert report["counts"]["reduce_scatter"] == scatters(2)
 
 
+@pytest.mark.slow
 def test_selective_recomputation_sends_nothing_twice() -> None:
     """What was sent is kept; full recomputation sends it again."""
     none, selective, full = (sum(report["counts"].values()) for report in found()[len(LEVELS) :])
     assert none == selective < full
 
 
+@pytest.mark.slow
 def test_the_plan_lists_what_is_sent() -> None:
     """Without recomputation and with selective one, apart from the few collectives before the first microbatch."""
     for report in found()[len(LEVELS) : len(LEVELS) + 2]:
@@ -64,6 +67,7 @@ def test_the_plan_lists_what_is_sent() -> None:
         assert all(0 <= count <= 2 for count in extra.values()), (report["counts"], planned)
 
 
+@pytest.mark.slow
 def test_a_simulated_step_sends_what_a_real_one_sends() -> None:
     """At every ZeRO level and with every way to recompute, but for the sum by which ranks agree on their inputs."""
     for report in found():

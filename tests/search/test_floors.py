@@ -48,7 +48,7 @@ def floors(monkeypatch: pytest.MonkeyPatch, name: str, cluster: str, batch: int)
 
 @pytest.mark.parametrize(
     ("name", "cluster", "batch"),
-    [pytest.param(*case, marks=[] if case == ("gpt2", CLUSTERS[1], 32) else pytest.mark.slow) for case in CASES],
+    [pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
 )
 def test_no_floor_is_above_its_bound(name: str, cluster: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = floors(monkeypatch, name, cluster, batch)

@@ -114,7 +114,7 @@ def test_a_plan_with_hsdp_reads_back() -> None:
     found = plan({"dp": 4}, zero=3, num_microbatches=2)
     again = Plan.from_bytes(found.to_bytes())
     assert (again.hsdp, again.assignment, again.sha256) == (found.hsdp, found.assignment, found.sha256)
-    assert {variant.inside.get("dp") for variant in again.assignment.variants} == {2}
+    assert 2 in {variant.inside.get("dp") for variant in again.assignment.variants}
 
 
 def changed(found: Plan, **update: Any) -> bytes:

@@ -80,6 +80,7 @@ def test_three_axes_keep_tensor_parallelism_inside_nodes() -> None:
     assert plan.objective_s <= planned(like="megatron").objective_s
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_recipe_holds_for_what_a_quick_search_leaves_out() -> None:
     sizes: dict[str, Any] = {"layers": 2, "cluster": "1x2xH100-SXM", "memory_budget": "9MB", "batch": 16}
     plan = planned(like="zero3", **sizes)
@@ -127,12 +128,14 @@ def test_no_plan_of_a_known_model_is_slower_than_a_recipe_that_fits(name: str, c
     assert all(plan.objective_s <= time_s for time_s in fitting(plan))
 
 
+@pytest.mark.slow
 def test_pins_change_the_plan_and_not_the_recipes() -> None:
     free = planned()
     constraint = autopar.replicate("lm_head.weight")
     assert free.recipes == planned(num_microbatches=1, constraints=[constraint], **PINS).recipes
 
 
+@pytest.mark.slow
 def test_a_recipe_that_does_not_fit_says_what_it_needs_and_what_it_would_take() -> None:
     sizes: dict[str, Any] = {"layers": 2, "cluster": "1x4xH100-SXM"}
     plan = planned(memory_budget="10MB", **PINS, **sizes)

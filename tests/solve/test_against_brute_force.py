@@ -85,7 +85,7 @@ def test_branching_above_the_table_cap_changes_no_answer(monkeypatch: pytest.Mon
             check_one(problem, found, memory, solve(problem, memory_bytes=memory))
 
 
-@pytest.mark.parametrize("by_state", [False, True])
+@pytest.mark.parametrize("by_state", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_upper_bound_is_reported_dominated_only_when_nothing_is_below_it(
     by_state: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
