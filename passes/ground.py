@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -86,18 +85,6 @@ class Ground:
             stored = [self._model.stored(graph, node) for node in graph.sources("param")]
             self._trained[graph.name] = max(1, sum(one.trainable and not one.buffer for one in stored))
         return self._trained[graph.name]
-
-    @functools.cached_property
-    def together(self) -> int:
-        """How many trained parameters the model has, 1 at least; sums of gradients at the end of a step are one."""
-        graph = self._model.graph
-        names = {str(node.attr("fqn")) for node in graph.sources("param")}
-        for node in graph.nodes:
-            params = node.attr("params") if node.target == "call" else ()
-            assert isinstance(params, tuple)
-            names.update(str(name) for call in params if isinstance(call, tuple) for name in call)
-        known = (self._model.parameters[name] for name in sorted(names))
-        return max(1, sum(one.trainable and not one.buffer for one in known))
 
     def _priced(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
         key = node_key(graph, node)

@@ -103,15 +103,13 @@ class _Instance:
     root: bool
 
 
-def counted(
-    stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | None = None, together: int | None = None
-) -> Counted:
+def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | None = None) -> Counted:
     """Of one program. ``known``: parameters that an earlier stage has too, which count there alone.
 
-    ``outside``: trained parameters of the root of all stages; ``together``: of all of them; None: of this one.
+    ``outside``: trained parameters of the root of all stages; None: of this one.
     """
     program, prices = stage.program, stage.prices
-    total, every = Counted(), len(trained_parameters(program)) if together is None else together
+    total = Counted()
     for instance in _instances(stage, known):
         each = instance.totals
         cheap, dear = 1 + (instance.recompute is not None), 1 + (instance.recompute == "full")
@@ -129,8 +127,7 @@ def counted(
             ahead_ns, behind_ns = ahead_ns + moved[2], behind_ns + moved[3]
             zero = min(zero, 1) if stage.piped else zero  # of memory and traffic but the gathers
             part = -(-stored_bytes(parameter) // cut_into(parameter, zero, prices))
-            groups = [prices.groups[axis] for axis in parameter.step_axes]
-            sums_ns += sum(-(-prices.move_ns("all_reduce", part * every, group) // every) for group in groups)
+            sums_ns += sum(prices.move_ns("all_reduce", part, prices.groups[axis]) for axis in parameter.step_axes)
             added_ns += _added_ns(parameter, zero, stage)
             updated = updated_bytes(parameter, zero, stage.optimizer, prices)
             update_ns += memory_ns("optimizer", "optimizer", updated, parameter.type.dtype, prices)
@@ -190,13 +187,10 @@ def _added_ns(parameter: Parameter, zero: int, stage: Stage) -> int:
     return again * memory_ns("aten.add_.Tensor", "pointwise", moved, parameter.type.dtype, stage.prices)
 
 
-def trained_parameters(program: Program) -> frozenset[str]:
-    return frozenset(p.fqn for p in program.parameters if p.trainable and not p.buffer)
-
-
 def root_parameters(program: Program) -> frozenset[str]:
     """Trained ones that belong to no call."""
-    return trained_parameters(program) - owners(program).keys()
+    own = owners(program)
+    return frozenset(p.fqn for p in program.parameters if p.trainable and not p.buffer and p.fqn not in own)
 
 
 def _moved_ns(parameter: Parameter, zero: int, stage: Stage, *, root: bool, among: int) -> tuple[int, int, int, int]:
