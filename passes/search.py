@@ -107,7 +107,7 @@ class _Search:
             self.pipelines.settle(candidate, candidate.shape)
             return []
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
-        if candidate.rung == Rung.OWN and (self.bounds.binds or first):
+        if candidate.rung == Rung.OWN and (self.bounds.binds or self.bounds.heavy.there or first):
             return self.plain.priced(candidate)
         again, more = self.plain.settle(candidate)
         if again is not None and candidate.rung < Rung.LIMITED and self._promising(again):
@@ -137,9 +137,11 @@ class _Search:
     def raised(self, candidate: Candidate) -> list[Candidate]:
         """The candidate with its next bound. Where memory binds one for each number of microbatches."""
         bounds = self.bounds
+        if bounds.heavy.there and candidate.rung == Rung.POOLED and candidate.more:
+            return bounds.counted(candidate)
         if bounds.binds and candidate.rung == Rung.FEWEST and candidate.more:
             return bounds.each_count(candidate)
-        if bounds.binds and candidate.rung == Rung.SHARED:
+        if (bounds.binds or (bounds.heavy.there and candidate.shape is None)) and candidate.rung == Rung.SHARED:
             return [replace(candidate, rung=Rung.OWN)]  # to ignore memory tells little
         higher = bounds.raised(candidate, self.standing.above(candidate))
         if higher is None:
@@ -199,7 +201,8 @@ def search(
     model, candidates = asked(model, cluster, limits, known.positions)
     bounds = Bounds(
         model=model, cluster=cluster, profile=profile, positions=known.positions, memory_bytes=limits.memory_bytes,
-        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES, grounds=known.grounds,
+        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES, quick=limits.quick,
+        grounds=known.grounds,
     )  # fmt: skip
     hooked = profile.has_compute_hook or profile.has_collective_hook
     state = _Search(Standing(bounds, limits), progress, hooked)
