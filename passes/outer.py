@@ -37,6 +37,7 @@ PIPELINE_PAYS = 0.99
 THIRD_PAYS = 0.99
 # Kernels of small microbatches are slower than rates say: shares that halve them must be faster by this factor.
 FINER_PAYS = 0.995
+EXPERT_AXIS = "ep"
 NAMED = 3  # meshes in the text of an error
 
 
@@ -119,6 +120,11 @@ def outer_candidates(
             )
             found += _of_mesh(mesh, limits, places, counts)
     return found
+
+
+def by_experts(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those first that share experts out most: where memory is short, no others of a mixture are nearer to it."""
+    return sorted(candidates, key=lambda candidate: -candidate.mesh.size(EXPERT_AXIS))
 
 
 def with_shares(candidates: Sequence[Candidate], devices: int) -> list[Candidate]:

@@ -25,7 +25,7 @@ from autopar.passes.build import Model
 from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.found import Found, Limits
-from autopar.passes.outer import Candidate, Rung
+from autopar.passes.outer import Candidate, Rung, by_experts
 from autopar.passes.paced import pace
 from autopar.passes.piped import Pipelines
 from autopar.passes.plain import Plain, with_more
@@ -154,6 +154,9 @@ class _Search:
             plain = [c for c in candidates if c.shape is None]
             candidates = [*self.explore(plain), *(c for c in candidates if c.shape is not None)]
             self.idle = 0
+        elif self.hopeless:
+            plain = by_experts(c for c in candidates if c.shape is None)
+            candidates = plain[:1] or candidates  # to tell how much is missing
         elif not self.bounds.own_only:
             for names in (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",)):
                 plain = [c for c in candidates if c.shape is None and c.mesh.names == names]
