@@ -19,16 +19,17 @@ from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.mesh import Mesh
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
+from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
+from autopar.passes.heavy import build_heavy
+from autopar.passes.heavy_bounds import HeavyBounds
 from autopar.passes.kinds import kinds
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import AnySolver, solve, solver_of
 
-UNLIMITED_BYTES = 10**15
 GROUNDS = 16  # of so many meshes what their problems share is kept
-UNREACHABLE_NS = 10**18  # what cannot be within memory
 # Microbatches that cost so much more than most of them, for want of memory, are not tried first.
 NEAR = 1.001
 # Axes along which devices exchange what grows with the work, however few they are.
@@ -50,7 +51,8 @@ class Known:
 class Bounds:
     """Problems of outer choices and what bounds them; each bound is worked out once.
 
-    ``memory_bytes``: of each device. ``searched``: whether there are so many of them that cheap bounds pay.
+    ``memory_bytes``: of each device. ``searched``: whether there are so many of them that cheap bounds pay. ``quick``:
+    of a quick search.
     """
 
     model: Model
@@ -59,6 +61,7 @@ class Bounds:
     positions: Positions
     memory_bytes: int
     searched: bool = True
+    quick: bool = False
     refused: UnsupportedError | InfeasibleError | None = None
     evaluations: int = 0
     problems: int = 0
@@ -105,9 +108,12 @@ class Bounds:
 
     def encode(
         self, candidate: Candidate, schedule: str | None, *, ample: bool = False, inner: bool = False,
-        pooled: bool = False, alone: bool = False,
+        pooled: bool = False, alone: bool = False, only_heavy: bool = False,
     ) -> tuple[Encoded, Pricing] | None:  # fmt: skip
-        """The candidate's problem; None if the model cannot be placed so (``refused`` says why)."""
+        """The candidate's problem; None if the model cannot be placed so (``refused`` says why).
+
+        ``only_heavy``: that of its heavy operations alone.
+        """
         count = candidate.count
         if count in self.uncut:
             self._refuse(candidate, self.uncut[count])
@@ -115,14 +121,22 @@ class Bounds:
         self.problems += 1
         try:
             model = self.model_for(schedule, pooled=pooled, alone=alone, uneven=candidate.uneven)
-            ground = self._ground(model, candidate, inner=inner)
-            made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
+            ground = self.ground(model, candidate, inner=inner)
+            if only_heavy:
+                made = build_heavy(model, ground, count, self.heavy.beside(count), ample=ample)
+            else:
+                made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
             return made, ground.pricing
         except (UnsupportedError, InfeasibleError) as error:
             self._refuse(candidate, error)
             if count > 1 and isinstance(error, UnsupportedError):
                 self._cut(count)
             return None
+
+    @cached_property
+    def heavy(self) -> HeavyBounds:
+        """What few operations with most of the weights say by themselves."""
+        return HeavyBounds(self)
 
     def _cut(self, count: int) -> None:
         """Remember whether one device cannot take so many microbatches either: time leaves no choice, so none can."""
@@ -131,12 +145,12 @@ class Bounds:
         self.cut.add(count)
         model = self.model_for(None, alone=True)
         try:
-            ground = self._ground(model, replace(self._alone("dp", 1), count=count), inner=False)
+            ground = self.ground(model, replace(self.alone("dp", 1), count=count), inner=False)
             build(model, ground.found, ground.pricing, count, ample=True, ground=ground)
         except UnsupportedError as error:
             self.uncut[count] = error
 
-    def _ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
+    def ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
         """What the problems of one mesh share; the latest few are kept."""
         key = (
             candidate.full.axes, candidate.mesh.axes, candidate.count, inner, model.settings.constraints,
@@ -159,7 +173,7 @@ class Bounds:
         """What one device that does everything holds, if nothing is done to hold less; of one microbatch."""
         key = ("ample bytes",)
         if key not in self.known:
-            encoded = self.encode(self._alone("dp", 1), None, ample=True, alone=True)
+            encoded = self.encode(self.alone("dp", 1), None, ample=True, alone=True)
             free = None if encoded is None else solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
             self.known[key] = 0 if free is None else free.bytes
         return self.known[key] or 0
@@ -178,15 +192,17 @@ class Bounds:
             return self._free_ns(candidate, enough_ns=enough_ns, rough=rung == Rung.ROUGH)
         if rung == Rung.FEWEST:
             fewer = replace(candidate, count=candidate.fewest, more=())
-            known = candidate.count > candidate.fewest or self.binds
+            known = candidate.count > candidate.fewest or self.binds or self.heavy.there
             return self._free_ns(fewer, enough_ns=enough_ns) if known else 0
         if self.own_only:
             return 0
         mesh = candidate.mesh
         if rung == Rung.DEVICE:
-            return self._floor_ns(mesh, "dp", 1)
+            return max(self._floor_ns(mesh, "dp", 1), self.heavy.reducing_ns(candidate))
         if rung == Rung.POOLED:
             return min(self._share_ns(mesh, None, count) for count in (candidate.count, *candidate.more))
+        if rung == Rung.HEAVY:
+            return self.heavy.alone_ns(candidate)
         if rung == Rung.PRIME:
             return max((self._prime_ns(mesh, axis, size) for axis, size in mesh.axes if axis in PRIME_AXES), default=0)
         if rung == Rung.SHARED:
@@ -205,6 +221,13 @@ class Bounds:
         bounds = [self._share_ns(candidate.mesh, None, count) for count in counts]
         first = next(at for at, bound in enumerate(bounds) if bound <= NEAR * min(bounds))
         return [replace(candidate, count=counts[first], more=counts[first + 1 :]), *self._each(candidate, first)]
+
+    def counted(self, candidate: Candidate) -> list[Candidate]:
+        """One candidate for each of its numbers of microbatches, that first of which memory is no matter any more."""
+        each = self.each_count(candidate)
+        least = min(one.bound_ns for one in each)
+        first = next(one for one in each if one.bound_ns <= NEAR * least)
+        return [replace(one, late=one is not first) for one in each]
 
     def each_count(self, candidate: Candidate) -> list[Candidate]:
         """One candidate for each of its numbers of microbatches."""
@@ -231,14 +254,14 @@ class Bounds:
         key = "pooled", axis, size, count, inner
         if key not in self.known:
             fewer = self.known.get(("pooled", axis, size, count // 2, inner)) if count % 2 == 0 else None
-            free = self._free_ns(self._alone(axis, size), alone=True) or 0 if size == 1 else 0
+            free = self._free_ns(self.alone(axis, size), alone=True) or 0 if size == 1 else 0
             if fewer is not None and fewer <= NEAR * free:
                 return free  # memory is no matter with fewer
             self.known[key] = max(free, self._solved_pooled_ns(axis, size, count, inner=inner))
         return self.known[key] or 0
 
     def _solved_pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
-        one = replace(self._alone(axis, size), count=count)
+        one = replace(self.alone(axis, size), count=count)
         encoded = self.encode(one, None, pooled=True, inner=inner, alone=True)
         if encoded is None:
             return 0
@@ -262,9 +285,9 @@ class Bounds:
     def _floor_ns(self, mesh: Mesh, axis: str, size: int, *, inner: bool = False) -> int:
         """From one axis alone, innermost: its devices do the work of all."""
         world = math.prod(size for _, size in mesh.axes)
-        return (self._free_ns(self._alone(axis, size), inner=inner, alone=True) or 0) * size // world
+        return (self._free_ns(self.alone(axis, size), inner=inner, alone=True) or 0) * size // world
 
-    def _alone(self, axis: str, size: int) -> Candidate:
+    def alone(self, axis: str, size: int) -> Candidate:
         """One axis of so many devices, innermost."""
         full = Mesh((("rest", self.cluster.world_size // size), (axis, size)))
         return Candidate(mesh=Mesh(((axis, size),)), full=full, count=1, fewest=1)

@@ -94,10 +94,10 @@ def build(
     left out. ``ground``: of the same mesh, to be built on. Raises UnsupportedError naming the node if more than one
     microbatch is impossible.
     """
-    return _Builder(model, ground or Ground(model, found, pricing), microbatches, ample).build()
+    return Builder(model, ground or Ground(model, found, pricing), microbatches, ample).build()
 
 
-class _Builder:
+class Builder:
     def __init__(self, model: Model, ground: Ground, microbatches: int, ample: bool) -> None:
         self.model, self.found, self.pricing, self.microbatches = model, ground.found, ground.pricing, microbatches
         self.ample = ample
@@ -130,9 +130,9 @@ class _Builder:
         self.segments[graph.name] = builder
         return builder
 
-    def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> _Values:
+    def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> Values:
         """Variables of all nodes. ``given``: layouts in which a block's inputs may come."""
-        values = _Values(graph)
+        values = Values(graph)
         for node in graph.nodes:
             if graph is self.model.graph and node.target != "input" and node.results[0].name not in self.model.live:
                 continue
@@ -160,7 +160,7 @@ class _Builder:
         owned = [(axis, batch, 1) for axis in axes] if batch is not None else []
         return Layout.of(self.mesh, stacked(self.mesh, owned))
 
-    def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: _Values) -> None:
+    def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         key = node_key(graph, node)
         shapes, operands = self.model.shapes[key], flat_operands(node)
         legal = self._legal(graph, node)
@@ -174,7 +174,7 @@ class _Builder:
                 values.consumers[name].append(Consumer(variable, needs[index], saves))
         into.node(variable, *self.ground.prices(graph, node, legal), expensive=is_expensive(node))
 
-    def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: _Values) -> None:
+    def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
         carried = int(str(node.attr("carried")))
         operands = flat_operands(node)
@@ -202,8 +202,8 @@ class _Builder:
         self._link(into, node, values, given, inputs, have, outs, carried)
 
     def _link(
-        self, into: SegmentBuilder, node: Node, values: _Values, given: Mapping[str, tuple[Layout, ...]],
-        inputs: list[str], have: _Values, outs: list[int], carried: int,
+        self, into: SegmentBuilder, node: Node, values: Values, given: Mapping[str, tuple[Layout, ...]],
+        inputs: list[str], have: Values, outs: list[int], carried: int,
     ) -> None:  # fmt: skip
         block = str(node.attr("block"))
         roots: list[int] = []
@@ -298,7 +298,7 @@ class _Builder:
                     return True
         return False
 
-    def _saved_inputs(self, block: Graph, inner: SegmentBuilder, have: _Values, carried: Sequence[str]) -> None:
+    def _saved_inputs(self, block: Graph, inner: SegmentBuilder, have: Values, carried: Sequence[str]) -> None:
         """A recomputed call keeps what came in. In backward one gradient of it comes and one goes."""
         for name in carried:
             fact = self.model.facts[block.name, name]
@@ -307,7 +307,7 @@ class _Builder:
             passing = np.repeat(2 * sizes[:, None], len(inner.modes), axis=1) if fact.grad else None
             inner.tables.append(inner.memory((have.variable[name], inner.mode), held, passing))
 
-    def _edges(self, graph: Graph, into: SegmentBuilder, values: _Values, *, root: bool) -> None:
+    def _edges(self, graph: Graph, into: SegmentBuilder, values: Values, *, root: bool) -> None:
         producers = graph.producers()
         for node in graph.nodes:
             for value in node.results:
@@ -365,7 +365,7 @@ class _Builder:
         into.parameter(name, fact, producer, starts, consumers, known[key])
 
 
-class _Values:
+class Values:
     """Where each value of a graph comes from, in which layouts, and who needs it."""
 
     def __init__(self, graph: Graph) -> None:

@@ -1,4 +1,4 @@
-"""The outer choices: every mesh of at most two axes that is worth trying."""
+"""The outer choices: every mesh of at most two axes that is worth trying, of three where experts are on one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autopar.ir.pipeline import PIPELINE_AXIS
 
 # Searched axes, outermost first: tensor parallelism talks most and stays among neighbours.
 SEARCHED_AXES = ("dp", "cp", "ep", "tp")
-MOST_AXES = 2
+MOST_AXES = 3  # with ep; 2 without
 # One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
 # split classifier. Its name binds it to nothing.
 MIXED_AXIS = "mix"
@@ -25,9 +25,13 @@ def divisors(number: int) -> tuple[int, ...]:
 def searched_meshes(world_size: int, batch: int, sequence: int | None, experts: int = 1) -> Iterator[Mesh]:
     """Meshes over all devices: data axes divide the batch, cp the sequence, ep the experts and the batch too."""
     every = divisors(world_size)
-    for sizes in itertools.product(every, every, [size for size in every if experts % size == 0], every):
-        axes = tuple((axis, size) for axis, size in zip(SEARCHED_AXES, sizes, strict=True) if size > 1)
-        if math.prod(sizes) != world_size or len(axes) > MOST_AXES or {"cp", "ep"} <= dict(axes).keys():
+    for dp, cp, ep in itertools.product(every, every, [size for size in every if experts % size == 0]):
+        tp, left = divmod(world_size, dp * cp * ep)
+        if left or not tp:
+            continue
+        axes = tuple((axis, size) for axis, size in zip(SEARCHED_AXES, (dp, cp, ep, tp), strict=True) if size > 1)
+        names = dict(axes).keys()
+        if {"cp", "ep"} <= names or len(axes) > MOST_AXES - ("ep" not in names):
             continue
         mesh = Mesh(axes or (("dp", 1),))
         if batch % data_parallel(mesh) == 0 and (sequence or 1) % mesh.size("cp") == 0:

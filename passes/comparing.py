@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import AutoparError, InfeasibleError, LimitReachedError, UnsupportedError
 from autopar.ir.plan import RecipeInfo
-from autopar.passes.bounds import UNLIMITED_BYTES, Known
+from autopar.passes.bounds import Known
 from autopar.passes.build import Model
-from autopar.passes.found import Found, Limits
+from autopar.passes.found import UNLIMITED_BYTES, Found, Limits
 from autopar.passes.recipes import RECIPES
 from autopar.passes.search import search
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autopar.ir.convert import convert
+from autopar.ir.convert import Step, convert
 from autopar.ir.errors import IRError
 from autopar.ir.layout import Layout
 from autopar.ir.program import MICROBATCH_AXIS
@@ -32,7 +32,29 @@ class Conversions:
 
     pricing: Pricing
     known: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
-    keeping: Keeping = field(default_factory=Keeping)
+    walked: dict[tuple[object, ...], tuple[Step, ...] | None] = field(default_factory=dict)
+
+    @functools.cached_property
+    def keeping(self) -> Keeping:
+        return Keeping(self._within)
+
+    def steps(self, fact: Fact, have: Layout, need: Layout) -> tuple[Step, ...] | None:
+        """What leads from one layout to the other; None where nothing does."""
+        key = fact.type.shape, fact.grad, have, need
+        if key not in self.walked:
+            try:
+                self.walked[key] = convert(have, need, fact.type.shape, grad=fact.grad)
+            except IRError:
+                self.walked[key] = None
+        return self.walked[key]
+
+    def _within(self, fact: Fact, have: Layout, need: Layout) -> tuple[Step, ...] | None:
+        """The steps within a microbatch."""
+        return None if self._leaves_time(have, need) else self.steps(fact, have, need)
+
+    @staticmethod
+    def _leaves_time(have: Layout, need: Layout) -> bool:
+        return MICROBATCH_AXIS in have.mesh.names and have[MICROBATCH_AXIS] != need[MICROBATCH_AXIS]
 
     @property
     def numbers(self) -> int:
@@ -56,12 +78,9 @@ class Conversions:
 
     def _price(self, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool) -> tuple[int, ...]:
         never = (FORBIDDEN, *(0 for _ in range(1, self.numbers)))
-        timed = MICROBATCH_AXIS in have.mesh.names
-        if timed and not crosses_time and have[MICROBATCH_AXIS] != need[MICROBATCH_AXIS]:
+        if not crosses_time and self._leaves_time(have, need):
             return never
-        try:
-            steps = convert(have, need, fact.type.shape, grad=fact.grad)
-        except IRError:
+        if (steps := self.steps(fact, have, need)) is None:
             return never
         ahead, *others = map(sum, zip(*(self.pricing.step_ns(step, fact) for step in steps), strict=True))
         return min(FORBIDDEN, ahead), *others

@@ -13,6 +13,9 @@ from autopar.passes.pricing import Pricing
 from autopar.passes.shares import Paced
 from autopar.passes.solve import Solution
 
+UNLIMITED_BYTES = 10**15
+UNREACHABLE_NS = 10**18  # what cannot be within memory
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:

@@ -15,6 +15,7 @@ from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.ir.program import DATA_AXIS
 from autopar.passes.candidates import (
     MIXED_AXIS,
+    MOST_AXES,
     data_parallel,
     fitting,
     microbatch_counts,
@@ -32,8 +33,11 @@ from autopar.passes.pipelining import Shape, shapes
 MIXED_PAYS = 0.99
 # So must a pipeline that nobody asked for: its model has no plain forward.
 PIPELINE_PAYS = 0.99
+# And a third axis beside that of experts.
+THIRD_PAYS = 0.99
 # Kernels of small microbatches are slower than rates say: shares that halve them must be faster by this factor.
 FINER_PAYS = 0.995
+EXPERT_AXIS = "ep"
 NAMED = 3  # meshes in the text of an error
 
 
@@ -43,14 +47,15 @@ class Rung(IntEnum):
     NOTHING = 0
     DEVICE = 1  # one device doing everything
     POOLED = 2  # one device doing everything within the memory of all
-    PRIME = 3  # the fewest devices along one of its axes
-    AXIS = 4  # the innermost axis alone
-    FEWEST = 5  # its mesh with the fewest microbatches
-    SHARED = 6  # where memory binds: each axis alone, with the memory of all
-    ROUGH = 7  # itself, memory ignored, at little work
-    OWN = 8  # itself, memory ignored
-    PRICED = 9  # itself, memory at the price that it had elsewhere
-    LIMITED = 10  # itself, within memory
+    HEAVY = 3  # what has most of the weights, on its mesh
+    PRIME = 4  # the fewest devices along one of its axes
+    AXIS = 5  # the innermost axis alone
+    FEWEST = 6  # its mesh with the fewest microbatches
+    SHARED = 7  # where memory binds: each axis alone, with the memory of all
+    ROUGH = 8  # itself, memory ignored, at little work
+    OWN = 9  # itself, memory ignored
+    PRICED = 10  # itself, memory at the price that it had elsewhere
+    LIMITED = 11  # itself, within memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,6 +122,11 @@ def outer_candidates(
     return found
 
 
+def by_experts(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those first that share experts out most: where memory is short, no others of a mixture are nearer to it."""
+    return sorted(candidates, key=lambda candidate: -candidate.mesh.size(EXPERT_AXIS))
+
+
 def with_shares(candidates: Sequence[Candidate], devices: int) -> list[Candidate]:
     """Those besides in which unequal devices, of so many kinds, take unequal shares, for each number of microbatches.
 
@@ -168,15 +178,16 @@ def _meshes(
     tried: Iterable[Mesh] = searched_meshes(world, batch or 1, sequence, experts)
     if places == 1:
         tried = itertools.chain(tried, mixed_meshes(world, batch or 1))
-    else:  # of three axes one splits the batch; experts are shared out where all devices are one stage
-        tried = (mesh for mesh in tried if not {"cp", "tp"} <= set(mesh.names) and "ep" not in mesh.names)
+    else:  # of three axes one splits the batch
+        tried = (mesh for mesh in tried if not {"cp", "tp"} <= set(mesh.names) and len(mesh.axes) < MOST_AXES)
     return fitting(tried, batch, sequence, count, strict=places == 1)
 
 
 def _of_mesh(mesh: Mesh, limits: Limits, places: int, counts: tuple[int, ...]) -> Iterator[Candidate]:
     pinned = limits.mesh or {}
     full = mesh if places == 1 else with_pipeline(mesh, tuple(pinned), places)
-    pays = PIPELINE_PAYS if places > 1 else MIXED_PAYS if MIXED_AXIS in mesh.names else 1.0
+    third = THIRD_PAYS if len(mesh.axes) == MOST_AXES else 1.0
+    pays = PIPELINE_PAYS if places > 1 else MIXED_PAYS if MIXED_AXIS in mesh.names else third
     handicap = 1 / pays if limits.mesh is None else 1.0
     strict = pinned.get(PIPELINE_AXIS) == places
     return of_mesh(full, counts, limits.schedule, handicap=handicap, strict=strict)

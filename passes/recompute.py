@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from autopar.ir.convert import COLLECTIVES, convert
-from autopar.ir.errors import IRError
+from autopar.ir.convert import COLLECTIVES, Step
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
 from autopar.ir.program import MICROBATCH_AXIS
@@ -29,8 +28,12 @@ def again(mode: Mode, node: Node) -> int:
 
 @dataclass(eq=False)
 class Keeping:
-    """Bytes that selective recomputation keeps of a value on its way to its consumers, each pair worked out once."""
+    """Bytes that selective recomputation keeps of a value on its way to its consumers, each pair worked out once.
 
+    ``steps``: from one layout to another, None where nothing leads there.
+    """
+
+    steps: Callable[[Fact, Layout, Layout], tuple[Step, ...] | None]
     known: dict[tuple[Fact, Layout, Layout], tuple[bool, int]] = field(default_factory=dict)
 
     def bytes(
@@ -56,9 +59,8 @@ class Keeping:
         return self.known[key]
 
     def _walk(self, fact: Fact, have: Layout, need: Layout) -> tuple[bool, int]:
-        try:
-            steps = convert(have, need, fact.type.shape, grad=fact.grad) if have != need else ()
-        except IRError:
+        steps = self.steps(fact, have, need) if have != need else ()
+        if steps is None:
             return True, 0  # forbidden: it never counts
         sends = [step.kind in COLLECTIVES and step.axis != MICROBATCH_AXIS for step in steps]
         kept = sum(

@@ -6,6 +6,7 @@ placed for the least memory, fits. That is one elimination a choice, much less t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,8 +16,8 @@ from autopar.ir.constraints import Constraint
 from autopar.ir.errors import AutoparError
 from autopar.passes.bounds import Bounds
 from autopar.passes.build import Model
-from autopar.passes.found import Limits
-from autopar.passes.outer import Candidate
+from autopar.passes.found import UNREACHABLE_NS, Limits
+from autopar.passes.outer import Candidate, by_experts
 from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
 from autopar.passes.search import search
@@ -94,7 +95,7 @@ class _Advice:
     def works(self, question: Question) -> bool:
         if time.monotonic() > self.deadline_s:
             raise _Late
-        return fits(question)
+        return fits(question, self.deadline_s)
 
     def without(self, names: Iterable[str]) -> Question:
         question = self.question
@@ -155,10 +156,11 @@ class _Advice:
         self.changes.append(f"{high} nodes of {groups[-1].gpus} {groups[-1].device} instead of {own}")
 
 
-def fits(question: Question) -> bool:
+def fits(question: Question, deadline_s: float = math.inf) -> bool:
     """Whether some outer choice fits in memory when it is placed for the least of it; pipelines are searched.
 
-    Of the numbers of microbatches the largest and the least are tried.
+    Of the numbers of microbatches the largest and the least are tried. ``deadline_s``: by ``time.monotonic``, when to
+    give up.
     """
     model, limits = question.model, question.limits
     if floor_bytes(model, question.cluster.world_size, question.profile) > limits.memory_bytes:
@@ -170,9 +172,14 @@ def fits(question: Question) -> bool:
             model=asked_of, cluster=question.cluster, profile=question.profile, positions=marks,
             memory_bytes=limits.memory_bytes,
         )  # fmt: skip
-        plain = [candidate for candidate in candidates if candidate.shape is None]
+        plain = by_experts(candidate for candidate in candidates if candidate.shape is None)
         if plain:
-            return any(_fits(bounds, candidate, limits.memory_bytes) for candidate in _tried(plain))
+            for candidate in _tried(plain):
+                if time.monotonic() > deadline_s:
+                    raise _Late
+                if _fits(bounds, candidate, limits.memory_bytes):
+                    return True
+            return False
         search(model, question.cluster, question.profile, limits)
     except AutoparError:
         return False
@@ -186,6 +193,8 @@ def _tried(candidates: list[Candidate]) -> Iterator[Candidate]:
 
 
 def _fits(bounds: Bounds, candidate: Candidate, budget: int) -> bool:
+    if bounds.heavy.alone_ns(replace(candidate, more=())) in (None, UNREACHABLE_NS):
+        return False
     made = bounds.encode(candidate, None)
     if made is None:
         return False

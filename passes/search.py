@@ -25,7 +25,7 @@ from autopar.passes.build import Model
 from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.found import Found, Limits
-from autopar.passes.outer import Candidate, Rung
+from autopar.passes.outer import Candidate, Rung, by_experts
 from autopar.passes.paced import pace
 from autopar.passes.piped import Pipelines
 from autopar.passes.plain import Plain, with_more
@@ -107,7 +107,7 @@ class _Search:
             self.pipelines.settle(candidate, candidate.shape)
             return []
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
-        if candidate.rung == Rung.OWN and (self.bounds.binds or first):
+        if candidate.rung == Rung.OWN and (self.bounds.binds or self.bounds.heavy.there or first):
             return self.plain.priced(candidate)
         again, more = self.plain.settle(candidate)
         if again is not None and candidate.rung < Rung.LIMITED and self._promising(again):
@@ -137,9 +137,11 @@ class _Search:
     def raised(self, candidate: Candidate) -> list[Candidate]:
         """The candidate with its next bound. Where memory binds one for each number of microbatches."""
         bounds = self.bounds
+        if bounds.heavy.there and candidate.rung == Rung.POOLED and candidate.more:
+            return bounds.counted(candidate)
         if bounds.binds and candidate.rung == Rung.FEWEST and candidate.more:
             return bounds.each_count(candidate)
-        if bounds.binds and candidate.rung == Rung.SHARED:
+        if (bounds.binds or (bounds.heavy.there and candidate.shape is None)) and candidate.rung == Rung.SHARED:
             return [replace(candidate, rung=Rung.OWN)]  # to ignore memory tells little
         higher = bounds.raised(candidate, self.standing.above(candidate))
         if higher is None:
@@ -152,6 +154,9 @@ class _Search:
             plain = [c for c in candidates if c.shape is None]
             candidates = [*self.explore(plain), *(c for c in candidates if c.shape is not None)]
             self.idle = 0
+        elif self.hopeless:
+            plain = by_experts(c for c in candidates if c.shape is None)
+            candidates = plain[:1] or candidates  # to tell how much is missing
         elif not self.bounds.own_only:
             for names in (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",)):
                 plain = [c for c in candidates if c.shape is None and c.mesh.names == names]
@@ -199,7 +204,8 @@ def search(
     model, candidates = asked(model, cluster, limits, known.positions)
     bounds = Bounds(
         model=model, cluster=cluster, profile=profile, positions=known.positions, memory_bytes=limits.memory_bytes,
-        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES, grounds=known.grounds,
+        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES, quick=limits.quick,
+        grounds=known.grounds,
     )  # fmt: skip
     hooked = profile.has_compute_hook or profile.has_collective_hook
     state = _Search(Standing(bounds, limits), progress, hooked)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autopar.passes.bounds import UNLIMITED_BYTES, Bounds
+from autopar.passes.bounds import Bounds
 from autopar.passes.build import Encoded
-from autopar.passes.found import Limits, Tried
+from autopar.passes.found import UNLIMITED_BYTES, Limits, Tried
 from autopar.passes.outer import Candidate
 from autopar.passes.pipelining import Arrangement
 from autopar.passes.pricing import Pricing

@@ -16,6 +16,13 @@ def test_searched_meshes_fill_the_world_with_at_most_two_axes() -> None:
     assert {"dp=8", "tp=8", "cp=8", "dp=2, tp=4", "dp=4, cp=2", "cp=2, tp=4"} <= {str(mesh) for mesh in meshes}
 
 
+def test_experts_have_a_third_axis() -> None:
+    names = {str(mesh) for mesh in searched_meshes(8, 8, 16, experts=4)}
+    assert {"dp=2, ep=2, tp=2", "dp=2, ep=4", "ep=4, tp=2"} <= names
+    assert not any("cp" in name and "ep" in name for name in names)
+    assert "ep=8" not in names
+
+
 def test_data_axes_divide_the_batch_and_cp_the_sequence() -> None:
     names = {str(mesh) for mesh in searched_meshes(4, 2, 3)}
     assert names == {"tp=4", "dp=2, tp=2"}

@@ -10,7 +10,7 @@ import pytest
 import autopar
 from autopar.models import resolve
 from autopar.passes import search
-from autopar.passes.bounds import UNLIMITED_BYTES
+from autopar.passes.found import UNLIMITED_BYTES
 from autopar.passes.outer import Candidate, Rung
 
 MODELS = ("gpt2", "llama3-8b", "bert-large", "t5-large", "vit-large")

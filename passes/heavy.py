@@ -1,0 +1,165 @@
+"""A cheap bound: only the operations that have most of the weights, on the candidate's own mesh.
+
+Of a mixture of experts nearly all weights are the experts'. Where they are, what brings them there and what sums their
+gradients decides which meshes are any good and what fits, so a problem of these operations alone, each free to choose
+as if nothing stood beside it, rules out most meshes at a fraction of the work. All else takes and holds at least its
+share of what it would on one device, in each way to recompute. The time S of an instance has all that its computing
+covers, so S + max(0, H - C) only falls where S and C are lowered by the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from autopar.ir.graph import Graph, Node
+from autopar.ir.layout import Layout
+from autopar.ir.program import MICROBATCH_AXIS
+from autopar.passes.build import Builder, Encoded, Model, Values
+from autopar.passes.edges import Consumer
+from autopar.passes.facts import Fact
+from autopar.passes.ground import Ground
+from autopar.passes.positions import all_graphs, flat_operands, node_key
+from autopar.passes.problem import Chain, Problem, Table
+from autopar.passes.segments import SegmentBuilder
+
+Key = tuple[str, str]
+
+
+def heavy(model: Model) -> frozenset[Key]:
+    """Operations of experts that the loss depends on; none where there are no experts."""
+    return frozenset(key for key, _, _ in computed(model) if model.rules[key].exchange is not None)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What all that is not heavy takes and holds, by way to recompute: ns and bytes, of one call of a graph."""
+
+    sync_ns: Mapping[str, int]
+    bytes: Mapping[str, int]
+    transient_bytes: Mapping[str, int]
+    saved_bytes: Mapping[str, int]
+
+
+def rest(model: Model, ground: Ground, microbatches: int) -> dict[str, Rest]:
+    """That of each graph on one device, whose ``ground`` it is."""
+    builder = _Light(model, ground, microbatches)
+    builder.build()
+    return {name: _summed(segment) for name, segment in builder.segments.items()}
+
+
+def build_heavy(
+    model: Model, ground: Ground, microbatches: int, beside: Mapping[str, Rest], *, ample: bool = False
+) -> Encoded:
+    """The problem of heavy operations on the mesh of ``ground``; no plan of it costs less or holds less.
+
+    ``beside``: all else, by graph, on one device.
+    """
+    return _Heavy(model, ground, microbatches, ample, beside).build()
+
+
+def _summed(segment: SegmentBuilder) -> Rest:
+    """The least of every table by mode."""
+    total = {name: np.zeros(len(segment.modes), dtype=np.int64) for name in (field.name for field in fields(Rest))}
+    for table in segment.tables:
+        for name, sums in total.items():
+            array = getattr(table, name)
+            if array is not None:
+                at = table.variables.index(segment.mode) if segment.mode in table.variables else None
+                others = tuple(n for n in range(array.ndim) if n != at)
+                sums += array.min(axis=others)
+    return Rest(**{
+        name: {mode.recompute: int(n) for mode, n in zip(segment.modes, sums, strict=True)}
+        for name, sums in total.items()
+    })  # fmt: skip
+
+
+def computed(model: Model) -> Iterator[tuple[Key, Graph, Node]]:
+    """Operations that the loss depends on, those of blocks all."""
+    for graph in all_graphs(model.graph):
+        for node in graph.nodes:
+            dead = graph is model.graph and node.results[0].name not in model.live
+            if not dead and node_key(graph, node) in model.rules:
+                yield node_key(graph, node), graph, node
+
+
+class _Light(Builder):
+    """The problem without what heavy operations take and hold, and without their parameters."""
+
+    def __init__(self, model: Model, ground: Ground, microbatches: int) -> None:
+        super().__init__(model, ground, microbatches, ample=False)
+        self.kept = heavy(model)
+
+    def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
+        tables = len(into.tables)
+        super()._node(graph, into, node, values)
+        if node_key(graph, node) in self.kept:
+            del into.tables[tables:]
+
+    def _parameter(
+        self, graph: Graph, into: SegmentBuilder, node: Node, fact: Fact, consumers: list[Consumer], *, root: bool
+    ) -> None:
+        if not is_heavy(graph, node, self.kept):
+            super()._parameter(graph, into, node, fact, consumers, root=root)
+
+
+class _Heavy(Builder):
+    def __init__(
+        self, model: Model, ground: Ground, microbatches: int, ample: bool, beside: Mapping[str, Rest]
+    ) -> None:
+        super().__init__(model, ground, microbatches, ample)
+        self.kept, self.beside = heavy(model), beside
+        self.world = math.prod(size for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS)
+
+    def build(self) -> Encoded:
+        graph = self.model.graph
+        main = self._part(graph, root=True)
+        problem = Problem(root=main.segment(), chains=tuple(self.chains))
+        variables = {name: tuple(builder.variables) for name, builder in self.segments.items()}
+        return Encoded(problem=problem, variables=variables, calls=tuple(self.calls))
+
+    def _part(self, graph: Graph, *, root: bool) -> SegmentBuilder:
+        into = self._segment(graph, root=root)
+        self._edges(graph, into, self._produce(graph, into, {}), root=root)
+        share = {
+            field.name: np.array([
+                getattr(self.beside[graph.name], field.name)[mode.recompute] // self.world for mode in into.modes
+            ], dtype=np.int64) for field in fields(Rest)
+        }  # fmt: skip
+        into.tables.append(Table(variables=(into.mode,), cover_ns=share["sync_ns"], **share))
+        return into
+
+    def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> Values:
+        values = Values(graph)
+        for node in graph.nodes:
+            if graph is self.model.graph and node.results[0].name not in self.model.live:
+                continue
+            if node.target == "call":
+                self._call(graph, into, node, values)
+            elif node_key(graph, node) in self.kept:
+                self._node(graph, into, node, values)
+        return values
+
+    def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
+        block = self.model.graph.block(str(node.attr("block")))
+        self.chains.append(Chain(
+            segment=self._part(block, root=False).segment(), count=int(str(node.attr("count"))), inputs=(),
+            outputs=(), root_inputs=(), root_outputs=(),
+        ))  # fmt: skip
+        self.calls.append(node)
+
+    def _edges(self, graph: Graph, into: SegmentBuilder, values: Values, *, root: bool) -> None:
+        for node in graph.sources("param"):
+            if is_heavy(graph, node, self.kept):
+                name = node.result.name
+                fact, consumers = self.model.facts[graph.name, name], values.consumers[name]
+                self._parameter(graph, into, node, fact, consumers, root=root)
+
+
+def is_heavy(graph: Graph, source: Node, kept: frozenset[Key]) -> bool:
+    """Whether a parameter has heavy consumers alone, of those ``kept``."""
+    users = [node for node in graph.nodes if source.result.name in flat_operands(node)]
+    return source.target == "param" and bool(users) and all(node_key(graph, node) in kept for node in users)

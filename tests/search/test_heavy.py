@@ -1,0 +1,84 @@
+"""What is said of a mesh from its experts alone is no more than what any placement there takes, within any memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from autopar.arguments import check
+from autopar.compiling import ready
+from autopar.models import resolve
+from autopar.passes.bounds import Bounds
+from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
+from autopar.passes.outer import Candidate, Rung
+from autopar.passes.positions import positions
+from autopar.passes.recipes import asked
+from autopar.passes.solve import solve
+
+SHARES = (1.0, 0.6, 0.35)  # of what the fastest placement of the mesh holds
+
+
+def compared(name: str, cluster: str, batch: int, layers: int, step: int) -> Iterator[tuple[Candidate, str, int, int]]:
+    """Outer choice, which bound, the bound, and the time of a placement of the outer choice within the same memory."""
+    model = resolve(f"zoo:{name}", batch_size=batch, seq_len=128, layers=layers)
+    arguments = check(cluster=cluster, name=name, mixed_precision="fp16" if "V100" in cluster else "bf16")
+    prepared = ready(model.model, model.example_inputs, arguments).model
+    marks = positions(prepared.graph, prepared.rules, prepared.settings.inputs)
+    made, candidates = asked(prepared, arguments.cluster, arguments.limits(), marks)
+    for candidate in candidates[::step]:
+        bounds = Bounds(
+            model=made, cluster=arguments.cluster, profile=arguments.profile, positions=marks,
+            memory_bytes=UNLIMITED_BYTES,
+        )  # fmt: skip
+        one = replace(candidate, more=(), count=(candidate.count, *candidate.more)[-1])
+        own = bounds.encode(one, one.schedule)
+        if own is None:
+            continue
+        places = 1 if one.shape is None else one.shape.places
+        fastest = solve(own[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
+        for share in SHARES:
+            budget = int(fastest.bytes * share)
+            found = solve(own[0].problem, memory_bytes=budget * places, effort=0)
+            if not found.found or found.bytes > budget * places:
+                continue
+            within = replace(bounds, memory_bytes=budget, known={}, exact=set())
+            for rung in (Rung.DEVICE, Rung.HEAVY):
+                raised = within.raised(replace(one, rung=Rung(rung - 1)))
+                assert raised is not None
+                yield one, f"{rung.name} in {share}", raised.bound_ns, found.objective_ns
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "batch", "layers", "step"),
+    [
+        ("mixtral-8x7b", "2x2xV100-SXM2-32GB@32Gb/s", 8, 2, 5),
+        pytest.param("mixtral-8x7b", "2x4xV100-SXM2-32GB@32Gb/s", 16, 2, 5, marks=pytest.mark.slow),
+        pytest.param("deepseek-v3", "2x4xH100-SXM", 16, 4, 7, marks=pytest.mark.slow),
+        pytest.param("qwen3-30b-a3b", "4x2xH100-SXM", 16, 2, 5, marks=pytest.mark.slow),
+        pytest.param("m6-moe-100b", "2x4xV100-SXM2-32GB", 16, 2, 5, marks=pytest.mark.slow),
+    ],
+)
+def test_no_bound_from_experts_is_above_a_placement(
+    name: str, cluster: str, batch: int, layers: int, step: int
+) -> None:
+    found = list(compared(name, cluster, batch, layers, step))
+    assert len(found) > 5
+    assert [case for case in found if case[2] > case[3]] == []
+    assert any(case[2] > 0.5 * case[3] for case in found if "HEAVY" in case[1])
+
+
+def test_experts_that_nothing_splits_enough_are_ruled_out_without_a_problem_of_the_whole() -> None:
+    model = resolve("zoo:mixtral-8x7b", batch_size=8, seq_len=128, layers=2)
+    arguments = check(cluster="1x4xA100-SXM-80GB", name="mixtral", mixed_precision="bf16")
+    prepared = ready(model.model, model.example_inputs, arguments).model
+    marks = positions(prepared.graph, prepared.rules, prepared.settings.inputs)
+    made, candidates = asked(prepared, arguments.cluster, arguments.limits(), marks)
+    bounds = Bounds(
+        model=made, cluster=arguments.cluster, profile=arguments.profile, positions=marks, memory_bytes=5 * 10**9
+    )
+    raised = bounds.raised(replace(candidates[0], more=(), rung=Rung.POOLED))
+    assert raised is not None
+    assert raised.bound_ns == UNREACHABLE_NS
+    assert bounds.problems == 1
