@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from autopar.arguments import Arguments
@@ -51,6 +53,11 @@ def find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool = False
 
     Raises InfeasibleError, LimitReachedError, UsageError.
     """
+    with settled_heap():
+        return _find_plan(prepared, arguments, compare=compare)
+
+
+def _find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool) -> tuple[Plan, Program]:
     start, deadline_s = time.perf_counter(), time.monotonic() + arguments.time_limit
     given, where = prepared.model, (arguments.cluster, arguments.profile)
     marks = positions(given.graph, given.rules, given.settings.inputs)
@@ -82,6 +89,19 @@ def find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool = False
         "peak_rss_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), **(plan.search or {}),
     }  # fmt: skip
     return plan.model_copy(update={"search": search_facts, "plan_sha256": plan.sha256}), program
+
+
+@contextmanager
+def settled_heap() -> Iterator[None]:
+    """Keep what is there from being looked through for garbage: torch's modules alone take a quarter second each time.
+
+    What others had frozen stays so only inside.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def advised(error: InfeasibleError, model: Model, arguments: Arguments, deadline_s: float) -> InfeasibleError:

@@ -210,8 +210,7 @@ class Bounds:
                 return 0
             axes = [axis for axis in mesh.names if axis in PRIME_AXES]
             return max((self._share_ns(mesh, axis, candidate.count) for axis in axes), default=0)
-        axis, size = mesh.axes[-1]
-        return self._floor_ns(mesh, axis, size) if axis in PRIME_AXES and len(mesh.axes) > 1 else 0
+        return self._axes_ns(mesh, enough_ns)
 
     def by_count(self, candidate: Candidate) -> list[Candidate]:
         """The candidate without numbers of microbatches that are surely slow for want of memory, and each of those."""
@@ -281,6 +280,21 @@ class Bounds:
         if not self.cluster.has_equal_nodes or (near % least and near > 1):
             return 0  # other groups may lie better
         return self._floor_ns(mesh, axis, least, inner=True)
+
+    def _axes_ns(self, mesh: Mesh, enough_ns: int | None) -> int:
+        """From each axis alone, the innermost first: fewer devices along it before more, if that may be enough."""
+        near, bound = self.cluster.gpus_per_node, 0
+        for axis, size in reversed(mesh.axes):
+            last = axis == mesh.names[-1]
+            counts = [size] if last and len(mesh.axes) > 1 else []
+            if enough_ns is not None and self.cluster.has_equal_nodes:
+                fewer = [n for n in range(2, size) if size % n == 0 and (near % n == 0 or (last and n % near == 0))]
+                counts = [*fewer, *counts]
+            for count in counts if axis in PRIME_AXES else ():
+                bound = max(bound, self._floor_ns(mesh, axis, count, inner=not last))
+                if enough_ns is not None and bound >= enough_ns:
+                    return bound
+        return bound
 
     def _floor_ns(self, mesh: Mesh, axis: str, size: int, *, inner: bool = False) -> int:
         """From one axis alone, innermost: its devices do the work of all."""

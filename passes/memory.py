@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.cost_model import optimizer_state_bytes
+from autopar.ir.errors import IRError
 from autopar.ir.program import Parameter, Program
 from autopar.ir.types import TensorType
 from autopar.passes.assignment import Assignment
@@ -14,7 +15,6 @@ from autopar.passes.found import Found
 from autopar.passes.hybrid import parts_of
 from autopar.passes.peak import Held, ParameterBytes, peak
 from autopar.passes.pricing import Pricing
-from autopar.passes.problem import Segment
 from autopar.passes.solve import Solution
 from autopar.passes.solve.check import measure_instance
 from autopar.passes.stage_account import largest_place
@@ -61,10 +61,11 @@ def walked(model: Model, found: Placed, program: Program) -> dict[str, int]:
     problem, solution = found.encoded.problem, found.solution
     calls = []
     for chain, node, runs in zip(problem.chains, found.encoded.calls, solution.calls, strict=True):
-        values = [one for repeat, one in runs for _ in range(repeat)]
+        measured = [(repeat, measure_instance(chain.segment, one)) for repeat, one in runs]
+        values = [one for repeat, one in measured for _ in range(repeat)]
         groups = [f"{node.results[0].name}/{index}" for index in range(len(values))]
-        calls += [_held(chain.segment, one, by_group.get(group)) for one, group in zip(values, groups, strict=True)]
-    return peak(_held(problem.root, solution.root, by_group.get(""), root=True), calls)
+        calls += [_held(one, by_group.get(group)) for one, group in zip(values, groups, strict=True)]
+    return peak(_held(measure_instance(problem.root, solution.root), by_group.get(""), root=True), calls)
 
 
 def parameter_parts(model: Model, found: Placed, program: Program, parameter: Parameter) -> ParameterBytes:
@@ -89,13 +90,17 @@ def _level(found: Placed, parameter: Parameter) -> int:
     call, _, index = parameter.group.rpartition("/")
     if not call:
         return found.assignment.main.mode.zero
-    runs = [variant for repeat, variant in found.assignment.calls[call] for _ in range(repeat)]
-    return runs[int(index)].mode.zero
+    left = int(index)
+    for repeat, variant in found.assignment.calls[call]:
+        if left < repeat:
+            return variant.mode.zero
+        left -= repeat
+    raise IRError(f"{parameter.fqn}: no call {parameter.group}")
 
 
-def _held(segment: Segment, values: tuple[int, ...], known: ParameterBytes | None, *, root: bool = False) -> Held:
+def _held(measured: tuple[int, int, int], known: ParameterBytes | None, *, root: bool = False) -> Held:
     """What the solver's sums count of the root or of a call, parameters apart."""
-    _, held, transient = measure_instance(segment, values)
+    _, held, transient = measured
     of = known or ParameterBytes()
     kept, passing = of.summed(root=root)
     return Held(parameters=of, activations=max(0, held - kept), passing=max(0, transient - passing))

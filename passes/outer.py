@@ -25,7 +25,7 @@ from autopar.passes.candidates import (
     searched_meshes,
     with_pipeline,
 )
-from autopar.passes.found import Limits
+from autopar.passes.found import UNREACHABLE_NS, Limits
 from autopar.passes.pipelining import Shape, shapes
 
 # Axes bound to the batch or to parameters make plans that are easier to read: one that is bound to nothing must be
@@ -93,6 +93,10 @@ class Candidate:
     def step_bound_ns(self) -> float:
         """Bound on the time of a step."""
         return self.bound_ns * self.stretch
+
+    def bound_of(self, rank: float) -> int:
+        """What ``bound_ns`` gives it so high a rank."""
+        return int(min(rank / (self.handicap * self.stretch), UNREACHABLE_NS))
 
     @property
     def rank(self) -> tuple[float, bool, tuple[tuple[str, int], ...], int, str]:

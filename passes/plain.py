@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -29,21 +30,21 @@ class Plain:
     standing: Standing
     begun: dict[Candidate, Begun] = field(default_factory=dict)
 
-    def settle(self, candidate: Candidate) -> tuple[Candidate | None, int | None]:
+    def settle(self, candidate: Candidate, until: float = math.inf) -> tuple[Candidate | None, int | None]:
         """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means.
 
         Returns it with its new bound if it may still become better, and what bounds more microbatches, None if these
-        do no better.
+        do no better. ``until``: a rank at which others come first, so that it is left as it is.
         """
         try:
-            return self._settle(candidate)
+            return self._settle(candidate, until)
         except UnsupportedError:
             if not candidate.uneven:
                 raise
             self.standing.done(candidate, candidate.bound_ns)  # what it could have gained counts in the gap
             return None, None
 
-    def _settle(self, candidate: Candidate) -> tuple[Candidate | None, int | None]:
+    def _settle(self, candidate: Candidate, until: float) -> tuple[Candidate | None, int | None]:
         thorough = candidate.rung == Rung.LIMITED
         last_try = thorough or self.standing.limits.quick
         begun = self.begun.pop(candidate, None) or self._begin(candidate)
@@ -52,6 +53,14 @@ class Plain:
         encoded, solver = begun
         standing = self.standing
         budget, above = standing.limits.memory_bytes, standing.above(candidate)
+        pause = candidate.bound_of(until)
+        if above is not None and pause < above and not last_try:
+            solution = standing.solved(solver, 0, pause)
+            if solution.status == "dominated":
+                standing.bounds.price = solution.price or standing.bounds.price
+                paused = replace(candidate, bound_ns=max(solution.bound_ns, candidate.bound_ns), more=())
+                self.begun[paused] = begun
+                return paused, solution.free_bound_ns
         bound, done, ruled_out = 0, last_try, False
         for attempt in range(LEANER):
             if attempt:

@@ -56,6 +56,7 @@ class _Search:
     tries: Counter[Mesh] = field(default_factory=Counter)
     done: set[Mesh] = field(default_factory=set)
     idle: int = 0
+    next_rank: float = math.inf  # of what comes after the candidate at hand
 
     def __post_init__(self) -> None:
         self.bounds = self.standing.bounds
@@ -109,8 +110,8 @@ class _Search:
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
         if candidate.rung == Rung.OWN and (self.bounds.binds or self.bounds.heavy.there or first):
             return self.plain.priced(candidate)
-        again, more = self.plain.settle(candidate)
-        if again is not None and candidate.rung < Rung.LIMITED and self._promising(again):
+        again, more = self.plain.settle(candidate, self.next_rank * DIVE)
+        if again is not None and candidate.rung < Rung.LIMITED == again.rung and self._promising(again):
             again, _ = self.plain.settle(again)
         larger = with_more(candidate, more or 0, hooked=self.hooked) if more is not None or self.hooked else None
         return [left for left in (again, larger) if left is not None]
@@ -186,6 +187,7 @@ class _Search:
                 heapq.heapify(waiting)
             else:
                 heapq.heappop(waiting)
+            self.next_rank = waiting[0][0][0] if waiting else math.inf
             for left in self.step(candidate):
                 heapq.heappush(waiting, (left.rank, next(numbers), left))
         return [candidate for _, _, candidate in sorted(waiting)]

@@ -46,6 +46,7 @@ class Solver:
         self.binds = at_price(self.relaxation, self._progress, price)
         self._price = price
         self._searched: set[int] = set()
+        self._paused: set[int] = set()  # shared states whose search the upper bound ended
         self.best: Evaluation | None = None
         self._levels = [0] * self._progress.floors.size
         self._columns = 0
@@ -70,7 +71,7 @@ class Solver:
         tighten(self.relaxation, self._progress)
 
     def solution(self, effort: int, *, upper_bound_ns: int | None = None) -> Solution:
-        """The best after so many rounds, those of earlier calls counted; the upper bound may be lower than before."""
+        """The best after so many rounds, those of earlier calls counted; the upper bound may be another than before."""
         progress, levels = self._progress, self._levels
         progress.upper_bound_ns = progress.upper_bound_ns if upper_bound_ns is None else upper_bound_ns
         for _ in range(ROUNDS_PER_EFFORT * max(effort, 1)):
@@ -78,9 +79,11 @@ class Solver:
             if at is None:
                 break
             best = self.best
-            if best is None or (at not in self._searched and not best.near(at)):
+            if best is None or at in self._paused or (at not in self._searched and not best.near(at)):
                 best = search_multipliers(self.relaxation, progress, at, self._price)
-                self._searched.add(at)
+                (self._paused if progress.dominated else self._searched).add(at)
+                self._paused -= self._searched
+                self._price = best.multipliers.memory or self._price
             if best.at != at:
                 best = self.relaxation.evaluate(best.multipliers, at=at)
                 progress.note(best)

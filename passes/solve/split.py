@@ -93,7 +93,7 @@ class SplitSolver:
         if not self._searched:
             at = int(self._progress.free.argmin())
             best = search_multipliers(self._relaxation, self._progress, at, self._price)
-            self._price, self._searched = best.multipliers.memory or self._price, True
+            self._price, self._searched = best.multipliers.memory or self._price, not self._progress.dominated
         spent: set[int] = set()
         for _ in range(ROUNDS_PER_EFFORT * max(effort, 1)):
             weakest = self._weakest(spent, thorough=effort > 2)
