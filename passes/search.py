@@ -56,6 +56,7 @@ class _Search:
     tries: Counter[Mesh] = field(default_factory=Counter)
     done: set[Mesh] = field(default_factory=set)
     idle: int = 0
+    limit: LimitReachedError | None = None  # why the first candidate was left that was too much to solve
     next_rank: float = math.inf  # of what comes after the candidate at hand
 
     def __post_init__(self) -> None:
@@ -81,7 +82,7 @@ class _Search:
         """Why there is no plan."""
         budget, closest = self.standing.limits.memory_bytes, self.standing.closest
         if closest is None:
-            return self.bounds.refused or LimitReachedError(
+            return self.limit or self.bounds.refused or LimitReachedError(
                 "the time limit ended the search before any plan was found"
             )
         if closest.solution.status == "unknown":
@@ -94,7 +95,18 @@ class _Search:
         return shortfall(model, closest, placed, program, max(self.standing.least_bytes, budget + 1), budget)
 
     def step(self, candidate: Candidate) -> list[Candidate]:
-        """Bound or settle a candidate; what is left of it, the most promising first."""
+        """Bound or settle a candidate; what is left of it, the most promising first.
+
+        One that is too entangled is left: what it could have gained counts in the gap.
+        """
+        try:
+            return self._step(candidate)
+        except LimitReachedError as error:
+            self.limit = self.limit or error
+            self.standing.done(candidate, candidate.step_bound_ns)
+            return []
+
+    def _step(self, candidate: Candidate) -> list[Candidate]:
         if self.quick and candidate.rung == Rung.DEVICE:
             candidate = replace(candidate, rung=Rung.POOLED)  # of many problems, and none may need so much
         elif self.quick and candidate.rung >= Rung.AXIS:

@@ -125,6 +125,14 @@ def _gate_of(module: Any, tried: dict[object, str]) -> str:
     return tried[key]
 
 
+def plain_gate(activation: Callable[[Any], Any]) -> str:
+    """The text of the gate that an activation alone is; empty for one that no text says."""
+    x = torch.linspace(-9, 9, 48, dtype=torch.float64, device="cpu")
+    with torch.no_grad():
+        seen = activation(x.clone())
+    return next((name for name in ACTIVATIONS if _gives(Gate(activation=name), x, seen)), "")
+
+
 def _gives(gate: Gate, x: Tensor, seen: Tensor) -> bool:
     made = gate.apply(x, _FUNCTIONS)
     return made.shape == seen.shape and torch.allclose(made, seen, rtol=1e-12, atol=1e-12)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.families.family import SEQ, VOCAB, Family, causal_batch, from_transformers
+import torch
+from torch import nn
+
+from tests.families.family import SEQ, VOCAB, Family, causal_batch, from_transformers, masked_batch
 
 _SMALL: dict[str, Any] = {
     "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -26,6 +29,20 @@ def mixtral(experts: int = 4, **changes: Any) -> Family:
     return _mixture("mixtral", "MixtralForCausalLM", "MixtralConfig", num_local_experts=experts, **changes)
 
 
+def _switch() -> nn.Module:
+    """The configuration takes float32 for the router at most."""
+    model = from_transformers(
+        "SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig", vocab_size=VOCAB, d_model=32,
+        num_heads=4, d_kv=8, d_ff=48, num_layers=4, num_sparse_encoder_layers=2, num_decoder_layers=4,
+        num_sparse_decoder_layers=2, num_experts=2, expert_capacity=7, relative_attention_num_buckets=8,
+        relative_attention_max_distance=16, decoder_start_token_id=0, pad_token_id=0, router_jitter_noise=0.0,
+    )()  # fmt: skip
+    for module in model.modules():
+        if hasattr(module, "expert_capacity"):
+            vars(module)["dtype"] = torch.float64
+    return model
+
+
 MIXTURES: tuple[Family, ...] = (
     mixtral(),
     _mixture("qwen2-moe", "Qwen2MoeForCausalLM", "Qwen2MoeConfig", num_experts=4, moe_intermediate_size=16,
@@ -39,4 +56,5 @@ MIXTURES: tuple[Family, ...] = (
     _mixture("olmoe", "OlmoeForCausalLM", "OlmoeConfig", num_experts=4),
     _mixture("gpt-oss", "GptOssForCausalLM", "GptOssConfig", num_local_experts=4, head_dim=8, sliding_window=8),
     _mixture("granite-moe", "GraniteMoeForCausalLM", "GraniteMoeConfig", num_local_experts=4),
+    Family(name="switch", build=_switch, batch=masked_batch, tolerance=1e-10),  # its encoder asks for a mask
 )  # fmt: skip
