@@ -360,7 +360,8 @@ class Builder:
         if key not in known:
             known[key] = keep(
                 fact, stored, layouts, groups, into.modes, conversions=self.edges.conversions, settings=settings,
-                microbatches=self.microbatches, root=root, among=among, ample=self.ample,
+                microbatches=self.microbatches, root=root, among=among, together=self.ground.together(stored.shape),
+                ample=self.ample,
             )  # fmt: skip
         into.parameter(name, fact, producer, starts, consumers, known[key])
 

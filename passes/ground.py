@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -85,6 +86,26 @@ class Ground:
             stored = [self._model.stored(graph, node) for node in graph.sources("param")]
             self._trained[graph.name] = max(1, sum(one.trainable and not one.buffer for one in stored))
         return self._trained[graph.name]
+
+    def together(self, shape: tuple[int, ...]) -> int:
+        """With how many parameters one like this is taken to wait for the sum at the end of a step, itself included.
+
+        Norms and biases wait wherever an axis cuts what they are added to, and go in one collective. What has more
+        dimensions may be cut instead, and pays for a collective of its own.
+        """
+        return self._vectors if len(shape) < 2 else 1
+
+    @functools.cached_property
+    def _vectors(self) -> int:
+        """How many trained parameters of less than two dimensions the model has, 1 at least."""
+        graph = self._model.graph
+        names = {str(node.attr("fqn")) for node in graph.sources("param")}
+        for node in graph.nodes:
+            params = node.attr("params") if node.target == "call" else ()
+            assert isinstance(params, tuple)
+            names.update(str(name) for call in params if isinstance(call, tuple) for name in call)
+        known = (self._model.parameters[name] for name in sorted(names))
+        return max(1, sum(one.trainable and not one.buffer and len(one.shape) < 2 for one in known))
 
     def _priced(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
         key = node_key(graph, node)

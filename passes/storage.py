@@ -99,11 +99,13 @@ def keep(
     microbatches: int,
     root: bool,
     among: int,
+    together: int,
     ample: bool = False,
 ) -> Kept:
     """Price every (storage, set of layouts needed, mode). Conversions other than the runtime's are not in it.
 
-    ``among``: trained parameters of the block, which FSDP2 gathers and reduces at once.
+    ``among``: trained parameters of the block, which FSDP2 gathers and reduces at once; ``together``: parameters that
+    are summed at once at the end of a step (``Ground.together``).
     """
     shape = (len(layouts), len(needs), len(modes))
     # with memory to spare HSDP is no mode of its own: those that there are take its time where it is less
@@ -127,7 +129,7 @@ def keep(
                     cache[key] = _least_hidden(
                         _one(
                             fact, stored, layout, owned, late, one, conversions.pricing, settings, microbatches,
-                            root=root, among=among,
+                            root=root, among=among, together=together,
                         ) for one in (mode, *hybrid.get(mode, ()))
                     )  # fmt: skip
                 for name, number in zip(out, cache[key], strict=True):
@@ -174,7 +176,7 @@ def _kept_as_used(layout: Layout, needs: Sequence[Layout]) -> bool:
 
 def _one(
     fact: Fact, stored: StoredParameter, layout: Layout, owned: tuple[str, ...], late: tuple[str, ...], mode: Mode,
-    pricing: Pricing, settings: Settings, microbatches: int, *, root: bool, among: int,
+    pricing: Pricing, settings: Settings, microbatches: int, *, root: bool, among: int, together: int,
 ) -> _Numbers:  # fmt: skip
     """The numbers of ``Kept`` for one way to keep the parameter."""
     whole = local_bytes(layout, fact.type, stored.dtype)
@@ -211,7 +213,7 @@ def _one(
         else:
             hide += once_ns
     moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
-    at_the_end = sum(pricing.collective_ns("all_reduce", -(-whole // parts), axis) for axis in late)
+    at_the_end = sum(pricing.shared_ns("all_reduce", -(-whole // parts), axis, together) for axis in late)
     added = _added_ns(whole, used, parts if zero >= 2 and not piped else 1, stored, pricing, microbatches)
     sync = behind + at_the_end + added + _update_ns(moved // parts, stored, pricing)
     return sync, hide, earlier, ahead, held, transient

@@ -103,13 +103,16 @@ class _Instance:
     root: bool
 
 
-def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | None = None) -> Counted:
+def counted(
+    stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | None = None, vectors: int | None = None
+) -> Counted:
     """Of one program. ``known``: parameters that an earlier stage has too, which count there alone.
 
-    ``outside``: trained parameters of the root of all stages; None: of this one.
+    ``outside``: trained parameters of the root of all stages; ``vectors``: of less than two dimensions of all of them;
+    None: of this one.
     """
     program, prices = stage.program, stage.prices
-    total = Counted()
+    total, every = Counted(), len(vector_parameters(program)) if vectors is None else vectors
     for instance in _instances(stage, known):
         each = instance.totals
         cheap, dear = 1 + (instance.recompute is not None), 1 + (instance.recompute == "full")
@@ -127,7 +130,9 @@ def counted(stage: Stage, known: AbstractSet[str] = frozenset(), outside: int | 
             ahead_ns, behind_ns = ahead_ns + moved[2], behind_ns + moved[3]
             zero = min(zero, 1) if stage.piped else zero  # of memory and traffic but the gathers
             part = -(-stored_bytes(parameter) // cut_into(parameter, zero, prices))
-            sums_ns += sum(prices.move_ns("all_reduce", part, prices.groups[axis]) for axis in parameter.step_axes)
+            with_it = every if _is_vector(parameter) else 1
+            for axis in parameter.step_axes:
+                sums_ns += -(-prices.move_ns("all_reduce", part * with_it, prices.groups[axis]) // with_it)
             added_ns += _added_ns(parameter, zero, stage)
             updated = updated_bytes(parameter, zero, stage.optimizer, prices)
             update_ns += memory_ns("optimizer", "optimizer", updated, parameter.type.dtype, prices)
@@ -187,10 +192,23 @@ def _added_ns(parameter: Parameter, zero: int, stage: Stage) -> int:
     return again * memory_ns("aten.add_.Tensor", "pointwise", moved, parameter.type.dtype, stage.prices)
 
 
+def _trained(program: Program) -> list[Parameter]:
+    return [p for p in program.parameters if p.trainable and not p.buffer]
+
+
+def _is_vector(parameter: Parameter) -> bool:
+    return len(parameter.type.shape) < 2
+
+
+def vector_parameters(program: Program) -> frozenset[str]:
+    """Trained ones that are taken to be summed at once at the end of a step."""
+    return frozenset(p.fqn for p in _trained(program) if _is_vector(p))
+
+
 def root_parameters(program: Program) -> frozenset[str]:
     """Trained ones that belong to no call."""
     own = owners(program)
-    return frozenset(p.fqn for p in program.parameters if p.trainable and not p.buffer and p.fqn not in own)
+    return frozenset(p.fqn for p in _trained(program) if p.fqn not in own)
 
 
 def _moved_ns(parameter: Parameter, zero: int, stage: Stage, *, root: bool, among: int) -> tuple[int, int, int, int]:

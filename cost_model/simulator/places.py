@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autopar.cost_model.priced import Group
-from autopar.cost_model.simulator.counted import Counted, counted, root_parameters
+from autopar.cost_model.simulator.counted import Counted, counted, root_parameters, vector_parameters
 from autopar.cost_model.simulator.holders import cut_into, levels, stored_bytes
 from autopar.cost_model.simulator.instructions import Collective, Instruction, Move, Post, Receive, Tell
 from autopar.cost_model.simulator.prices import Prices, link, local_bytes
@@ -61,14 +61,18 @@ class Places:
     def counted(self, place: int) -> Counted:
         """What the objective counts of a place: of a parameter at its first stage, of a transfer at both ends."""
         total, microbatches = Counted(), self.stages[0].program.microbatches
-        outside = len(frozenset[str]().union(*(root_parameters(stage.program) for stage in self.pipeline.stages)))
+        programs = [stage.program for stage in self.pipeline.stages]
+        outside, vectors = (
+            len(frozenset[str]().union(*map(of, programs))) for of in (root_parameters, vector_parameters)
+        )
         for at in self.pipeline.local(place):
             before = {each.fqn for stage in self.pipeline.stages[:at] for each in stage.program.parameters}
             sent_ns = sum(
                 2 * self.prices.move_ns("broadcast", self._bytes(sender, real=False), self.prices.worst_pair())
                 for sender in (at - 1, at) if 0 <= sender < len(self.stages) - 1
             )  # fmt: skip
-            total += counted(self.stages[at], before, outside) + Counted(transfers_s=microbatches * sent_ns / 1e9)
+            total += counted(self.stages[at], before, outside, vectors)
+            total += Counted(transfers_s=microbatches * sent_ns / 1e9)
         return total
 
     def _act(self, action: Action, stage: Stage) -> Iterator[Instruction]:

@@ -35,6 +35,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "zero3": ("gpt2", {"cluster": "1x4xCPU", "mesh": {"dp": 4}, "zero": 3, "num_microbatches": 2}),
     "recompute": ("llama", {"cluster": "1x4xCPU", "mesh": {"dp": 2, "tp": 2}, "recompute": "full"}),
     "pipeline": ("gpt2", {"cluster": "1x4xCPU", "mesh": {"pp": 2, "dp": 2}, "schedule": "gpipe"}),
+    "tensor-parallel": ("gpt2", {"cluster": "1x2xCPU", "mesh": {"tp": 2}}),
     "two-nodes": ("gpt2", {"cluster": "2x2xCPU", "mesh": {"dp": 4}, "zero": 2, "num_microbatches": 2}),
 }
 
@@ -66,6 +67,15 @@ def test_full_recomputation_costs_less_than_a_forward() -> None:
     (account,) = timeline.places
     assert 0 < account.busy_s["recompute"] < account.busy_s["forward"]
     assert next(row for row in found.causes() if row.part == "computing").difference_s < 0
+
+
+def test_sums_at_the_end_of_a_step_start_once() -> None:
+    """Norms and biases of a split sequence wait for one collective, and are priced with shares of one start."""
+    plan, _, found = small("tensor-parallel")
+    (waiting,) = [each for each in plan.collectives if (each.axis, each.phase) == ("tp", "grad")]
+    (row,) = [row for row in found.rows if row.part == "sums at the end of the step"]
+    assert waiting.count == 1 and waiting.bytes > 8 * 64 * 4  # as many norms as a layer has, at least
+    assert row.simulated_s / 2 < row.objective_s <= row.simulated_s
 
 
 def test_a_bubble_is_what_places_wait_for_each_other() -> None:
