@@ -166,7 +166,7 @@ def _count_exchange(
 
 def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Program, *, piped: bool) -> None:
     """What the runtime does: gradients reduced, sharded parameters gathered."""
-    zero = _zero_by_parameter(program)
+    zero = zero_by_parameter(program)
     at_the_end: dict[tuple[tuple[str, ...], str], int] = {}
     for parameter in program.parameters:
         level, where = zero.get(parameter.fqn, (program.zero.get("", 0), "main"))
@@ -187,7 +187,7 @@ def _parameters(found: dict[tuple[str, str, int, str, str], int], program: Progr
             found[key] = found.get(key, 0) + 1
 
 
-def _zero_by_parameter(program: Program) -> dict[str, tuple[int, str]]:
+def zero_by_parameter(program: Program) -> dict[str, tuple[int, str]]:
     """ZeRO level and block of the parameters that belong to calls."""
     found: dict[str, tuple[int, str]] = {}
     for node in program.graph.nodes:

@@ -18,7 +18,7 @@ from autopar.passes.placewise import by_place, remeasured
 from autopar.passes.pricing import Pricing
 from autopar.passes.settled import settled
 from autopar.passes.solve import Solution
-from autopar.passes.stage_account import copies_bytes
+from autopar.passes.stage_account import copies_bytes, tied
 from autopar.passes.standing import Standing
 from autopar.passes.units import units_of
 
@@ -96,7 +96,9 @@ class Cutting:
         if cut is None:
             return units, None, (0,) * shape.places
         copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
-        return units, replace(cut, bytes=tuple(a + b for a, b in zip(cut.bytes, copies, strict=True))), copies
+        again_ns = sum(one.time_ns(self.pricing) for one in tied(program, cut.marks, shape))
+        whole = tuple(a + b for a, b in zip(cut.bytes, copies, strict=True))
+        return units, replace(cut, objective_ns=cut.objective_ns + again_ns, bytes=whole), copies
 
     def _state_bytes(self, parameter: Parameter) -> int:
         local, bounds = parameter.layout.local_shape(parameter.type.shape), self.standing.bounds

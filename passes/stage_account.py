@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from autopar.cost_model import collective_s
+from autopar.cost_model.priced import Group
 from autopar.ir.pipeline import PIPELINE_AXIS, Mark, Stage
 from autopar.ir.plan import Collective, StageInfo
 from autopar.ir.program import Parameter, Program
-from autopar.passes.account import collectives
+from autopar.passes.account import collectives, zero_by_parameter
+from autopar.passes.hybrid import parts_of
 from autopar.passes.pipelining import Arrangement, Shape
-from autopar.passes.pricing import local_bytes
+from autopar.passes.pricing import Pricing, local_bytes, nanoseconds
 from autopar.passes.stages import cut
 
 # Bytes of the optimizer's state of one parameter on a device.
@@ -66,19 +70,58 @@ def copies_bytes(program: Program, marks: Sequence[Mark], shape: Shape, state_by
     return tuple(found)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tied:
+    """A trained parameter that stands at several places, which add up its gradients at the end of a step."""
+
+    bytes: int
+    places: tuple[int, ...]
+
+    def time_ns(self, pricing: Pricing) -> int:
+        """Nobody is done before it: as if all of its places were on different nodes, if the axis has several."""
+        size, nodes = len(self.places), pricing.groups[PIPELINE_AXIS].nodes
+        near = size if nodes == 1 else 1
+        group = Group(axis=PIPELINE_AXIS, size=size, ranks_per_node=near, nodes=size // near)
+        return nanoseconds(collective_s("all_reduce", self.bytes, group, pricing.cluster, pricing.profile))
+
+
+def tied(program: Program, marks: Sequence[Mark], shape: Shape) -> tuple[Tied, ...]:
+    """Of a program cut at these marks; ``bytes`` as the runtime cuts them."""
+    zero = zero_by_parameter(program)
+    at: dict[str, set[int]] = {}
+    parts: dict[str, int] = {}
+    for index, stage in enumerate(cut(program, marks)):
+        for parameter in stage.program.parameters:
+            if parameter.trainable and not parameter.buffer:
+                level, _ = zero.get(parameter.fqn, (program.zero.get("", 0), ""))
+                ways = parts_of(parameter, program.mesh.size) if level else 1
+                parts[parameter.fqn] = -(-local_bytes(parameter.layout, parameter.type) // ways)
+                at.setdefault(parameter.fqn, set()).add(index % shape.places)
+    return tuple(
+        Tied(bytes=parts[fqn], places=tuple(sorted(places))) for fqn, places in at.items() if len(places) > 1
+    )
+
+
 def place_collectives(program: Program, shape: Shape, cut_at: Arrangement) -> tuple[Collective, ...]:
     """What a device of the place that communicates most does in a step."""
     stages = cut(program, cut_at.marks)
-    by_place = [_of_place(stages[place :: shape.places]) for place in range(shape.places)]
+    shared = tied(program, cut_at.marks, shape)
+    by_place = [
+        _of_place(stages[place :: shape.places], [one for one in shared if place in one.places])
+        for place in range(shape.places)
+    ]
     return max(by_place, key=lambda found: sum(entry.bytes * entry.count for entry in found))
 
 
-def _of_place(stages: Sequence[Stage]) -> tuple[Collective, ...]:
+def _of_place(stages: Sequence[Stage], shared: Sequence[Tied]) -> tuple[Collective, ...]:
     found: dict[tuple[str, str, int, str, str], int] = {}
     for stage in stages:
         for entry in (*collectives(stage.program, piped=True), *_transfers(stage)):
             key = (entry.kind, entry.axis, entry.bytes, entry.where, entry.phase)
             found[key] = found.get(key, 0) + entry.count
+    for one in shared:
+        key = ("all_reduce", PIPELINE_AXIS, one.bytes, "main", "grad")
+        found[key] = found.get(key, 0) + 1
     return tuple(
         Collective(kind=kind, axis=axis, bytes=size, count=count, where=where, phase=phase)  # type: ignore[arg-type]
         for (kind, axis, size, where, phase), count in found.items()

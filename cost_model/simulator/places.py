@@ -59,7 +59,10 @@ class Places:
             yield from stage.update()
 
     def counted(self, place: int) -> Counted:
-        """What the objective counts of a place: of a parameter at its first stage, of a transfer at both ends."""
+        """What the objective counts of a place: of a parameter at its first stage, of a transfer at both ends.
+
+        Sums over places count at all of them: nobody is done before.
+        """
         total, microbatches = Counted(), self.stages[0].program.microbatches
         programs = [stage.program for stage in self.pipeline.stages]
         outside, vectors = (
@@ -73,7 +76,9 @@ class Places:
             )  # fmt: skip
             total += counted(self.stages[at], before, outside, vectors)
             total += Counted(transfers_s=microbatches * sent_ns / 1e9)
-        return total
+        nodes = self.prices.groups[PIPELINE_AXIS].nodes
+        tied_ns = sum(self.prices.move_ns("all_reduce", size, _group(len(at), nodes)) for _, at, size in self._shared())
+        return total + Counted(sums_s=tied_ns / 1e9)
 
     def _act(self, action: Action, stage: Stage) -> Iterator[Instruction]:
         at, microbatch = action.stage, action.microbatch
@@ -126,11 +131,7 @@ class Places:
             for other in at:
                 if other != place:
                     yield Receive(("tied", number, other))
-            pair = self.prices.pair(at[0], at[-1])
-            group = Group(
-                axis=PIPELINE_AXIS, size=len(at), ranks_per_node=len(at) if pair.nodes == 1 else 1,
-                nodes=1 if pair.nodes == 1 else len(at),
-            )  # fmt: skip
+            group = _group(len(at), self.prices.pair(at[0], at[-1]).nodes)
             yield Collective(Move(
                 name=f"all_reduce {PIPELINE_AXIS}", where=fqn, ns=self.prices.move_ns("all_reduce", size, group),
                 category="grad", cause="sums", stream=f"collectives {PIPELINE_AXIS}", link=link(group),
@@ -147,3 +148,9 @@ class Places:
                     at, _ = found.setdefault(parameter.fqn, (set(), size))
                     at.add(self.pipeline.place(number))
         return [(fqn, tuple(sorted(at)), size) for fqn, (at, size) in found.items() if len(at) > 1]
+
+
+def _group(places: int, nodes: int) -> Group:
+    """So many places, all on one node or each on its own."""
+    near = places if nodes == 1 else 1
+    return Group(axis=PIPELINE_AXIS, size=places, ranks_per_node=near, nodes=places // near)

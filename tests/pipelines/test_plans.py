@@ -32,11 +32,13 @@ def test_a_plan_says_where_its_stages_begin(tmp_path: Any) -> None:
     assert Plan.load(tmp_path / "plan.json") == plan.model_copy(update={"search": None, "plan_sha256": plan.sha256})
 
 
-def test_a_tied_parameter_is_in_the_memory_of_each_stage_that_has_it() -> None:
+def test_a_tied_parameter_is_held_by_each_stage_that_has_it_and_added_up() -> None:
     tied = planned("gpt2", 2, mesh={"pp": 2})
     embedding = FAMILIES["gpt2"].build().get_parameter("transformer.wte.weight")
     least = 4 * embedding.numel() * embedding.element_size()  # itself, its gradient, two moments
     assert min(tied.memory.peak_bytes) > least
+    between = [entry for entry in tied.collectives if (entry.kind, entry.axis) == ("all_reduce", "pp")]
+    assert [(entry.bytes, entry.count, entry.phase) for entry in between] == [(least // 4, 1, "grad")]
 
 
 def test_the_pipeline_axis_may_be_left_free() -> None:

@@ -87,6 +87,14 @@ def test_a_bubble_is_what_places_wait_for_each_other() -> None:
         assert told_s == pytest.approx(timeline.step_s)
 
 
+def test_gradients_of_tied_parameters_are_added_up_between_places() -> None:
+    """GPT-2's embedding is that of its head, too: one sum at the end of a step, which the objective has."""
+    _, timeline, found = small("pipeline")
+    row = next(row for row in found.rows if row.part == "sums at the end of the step")
+    assert all(account.waits_s["sums"] > 0 for account in timeline.places)
+    assert row.objective_s == pytest.approx(row.simulated_s, rel=1e-3)
+
+
 def test_the_document_is_plain_data() -> None:
     _, timeline, found = small("zero3")
     told = document(timeline, found)
