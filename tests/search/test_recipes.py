@@ -121,10 +121,11 @@ def test_no_plan_is_slower_than_a_recipe_that_fits(cluster: str, budget: str | N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "t5-large", "llama3-8b", "vit-large", "resnet50-100k"])
-@pytest.mark.parametrize("cluster", ["1x8xH100-SXM", "2x2xA100-SXM-80GB", "4x1xV100-SXM2-32GB@10Gb/s"])
+@pytest.mark.parametrize("cluster", ["1x8xH100-SXM", "2x2xA100-SXM-80GB", "8x1xV100-SXM2-32GB@10Gb/s"])
 def test_no_plan_of_a_known_model_is_slower_than_a_recipe_that_fits(name: str, cluster: str) -> None:
     model = resolve(f"zoo:{name}", batch_size=32)
-    plan = autopar.plan(model.model, model.example_inputs, cluster=cluster, mixed_precision="bf16", recipes=True)
+    half = "fp16" if "V100" in cluster else "bf16"
+    plan = autopar.plan(model.model, model.example_inputs, cluster=cluster, mixed_precision=half, recipes=True)
     assert all(plan.objective_s <= time_s for time_s in fitting(plan))
 
 
