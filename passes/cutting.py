@@ -18,8 +18,9 @@ from autopar.passes.placewise import by_place, remeasured
 from autopar.passes.pricing import Pricing
 from autopar.passes.settled import settled
 from autopar.passes.solve import Solution
-from autopar.passes.stage_account import copies_bytes, tied
+from autopar.passes.stage_account import copies_bytes
 from autopar.passes.standing import Standing
+from autopar.passes.tied import tied
 from autopar.passes.units import units_of
 
 TRIES = 2  # what places hold copies of is known when they are cut

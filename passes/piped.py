@@ -6,6 +6,7 @@ The model is placed on the devices of one stage within the memory of all, then c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from autopar.ir.errors import InfeasibleError, UnsupportedError
@@ -22,6 +23,7 @@ from autopar.passes.shortfall import Closest
 from autopar.passes.solve import Model, Places, Solution, apart, between, staged_bound_ns
 from autopar.passes.stages import belongs, dependence
 from autopar.passes.standing import LEANER, Best, Standing
+from autopar.passes.tied import least_ns
 from autopar.passes.uniform import uniform
 from autopar.passes.units import places_of
 
@@ -54,6 +56,7 @@ class Pipelines:
                 self._near(Cutting(standing, candidate, shape, *made), found, made[0])
                 return None
             bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
+        bound += math.floor(self._tied_ns(made[1], shape) / candidate.stretch)
         again = replace(candidate, rung=Rung.LIMITED, bound_ns=bound)
         self.begun[again] = made
         return again
@@ -75,6 +78,13 @@ class Pipelines:
                 own=before if own[0] == 0 else behind if own[-1] == places - 1 else (),
             ))  # fmt: skip
         return places * staged_bound_ns(groups, standing.bounds.price)
+
+    def _tied_ns(self, pricing: Pricing, shape: Shape) -> int:
+        """Least time of a step after its slowest place; 0 where stages may begin anywhere."""
+        model = self.standing.bounds.model
+        if layers(model) < shape.stages:
+            return 0
+        return least_ns(model, pricing, self.standing.bounds.cluster.world_size // shape.places)
 
     def _arriving_bytes(self, encoded: Encoded, shape: Shape) -> int:
         """Least bytes that go from one stage to the next with a microbatch: what goes into a call, but the first.

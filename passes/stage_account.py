@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from autopar.cost_model import collective_s
-from autopar.cost_model.priced import Group
 from autopar.ir.pipeline import PIPELINE_AXIS, Mark, Stage
 from autopar.ir.plan import Collective, StageInfo
 from autopar.ir.program import Parameter, Program
-from autopar.passes.account import collectives, zero_by_parameter
-from autopar.passes.hybrid import parts_of
+from autopar.passes.account import collectives
 from autopar.passes.pipelining import Arrangement, Shape
-from autopar.passes.pricing import Pricing, local_bytes, nanoseconds
+from autopar.passes.pricing import local_bytes
 from autopar.passes.stages import cut
+from autopar.passes.tied import Tied, tied
 
 # Bytes of the optimizer's state of one parameter on a device.
 StateBytes = Callable[[Parameter], int]
@@ -68,38 +65,6 @@ def copies_bytes(program: Program, marks: Sequence[Mark], shape: Shape, state_by
                 found[index % shape.places] += size + trained
         seen.update(parameter.fqn for parameter in stage.program.parameters)
     return tuple(found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tied:
-    """A trained parameter that stands at several places, which add up its gradients at the end of a step."""
-
-    bytes: int
-    places: tuple[int, ...]
-
-    def time_ns(self, pricing: Pricing) -> int:
-        """Nobody is done before it: as if all of its places were on different nodes, if the axis has several."""
-        size, nodes = len(self.places), pricing.groups[PIPELINE_AXIS].nodes
-        near = size if nodes == 1 else 1
-        group = Group(axis=PIPELINE_AXIS, size=size, ranks_per_node=near, nodes=size // near)
-        return nanoseconds(collective_s("all_reduce", self.bytes, group, pricing.cluster, pricing.profile))
-
-
-def tied(program: Program, marks: Sequence[Mark], shape: Shape) -> tuple[Tied, ...]:
-    """Of a program cut at these marks; ``bytes`` as the runtime cuts them."""
-    zero = zero_by_parameter(program)
-    at: dict[str, set[int]] = {}
-    parts: dict[str, int] = {}
-    for index, stage in enumerate(cut(program, marks)):
-        for parameter in stage.program.parameters:
-            if parameter.trainable and not parameter.buffer:
-                level, _ = zero.get(parameter.fqn, (program.zero.get("", 0), ""))
-                ways = parts_of(parameter, program.mesh.size) if level else 1
-                parts[parameter.fqn] = -(-local_bytes(parameter.layout, parameter.type) // ways)
-                at.setdefault(parameter.fqn, set()).add(index % shape.places)
-    return tuple(
-        Tied(bytes=parts[fqn], places=tuple(sorted(places))) for fqn, places in at.items() if len(places) > 1
-    )
 
 
 def place_collectives(program: Program, shape: Shape, cut_at: Arrangement) -> tuple[Collective, ...]:
