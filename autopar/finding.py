@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from autopar.arguments import Arguments
+from autopar.choosing import fastest, lowered
 from autopar.cost_model import axis_groups
 from autopar.ir.errors import InfeasibleError, MismatchError
 from autopar.ir.mesh import Mesh
@@ -24,7 +25,6 @@ from autopar.passes.comparing import not_slower, standards
 from autopar.passes.conversions import Conversions
 from autopar.passes.islands import warn_of_islands
 from autopar.passes.lower import lower
-from autopar.passes.outputs import place_outputs
 from autopar.passes.planning import Request, fingerprint, make_plan
 from autopar.passes.positions import positions
 from autopar.passes.pricing import Pricing
@@ -49,7 +49,8 @@ class Prepared:
 
 
 def find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool = False) -> tuple[Plan, Program]:
-    """Search and lower. ``compare``: with the standard recipes; one that is faster is taken if nothing is pinned.
+    """Search and lower. ``compare``: with the standard recipes; one that is faster is taken if nothing is pinned,
+    and of those that are as fast the one that the simulator finds fastest.
 
     Raises InfeasibleError, LimitReachedError, UsageError.
     """
@@ -68,13 +69,13 @@ def _find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool) -> tu
         raise advised(error, given, arguments, deadline_s) from None
     after_solve = time.perf_counter()
     beside = standards(given, *where, arguments.memory_bytes, known) if compare and not arguments.like else {}
-    found = not_slower(found, beside) if arguments.free else found
-    after_recipes = time.perf_counter()
-    model, conversions = found.model, Conversions(found.pricing)
-    assignment = place_outputs(model, found.assignment, marks, conversions)
-    program = lower(model, assignment, conversions, found.microbatches)
-    if found.paced is not None:
-        program = uneven(program, found.paced.shares)
+    rivals = not_slower(found, beside) if arguments.free else (found,)
+    before = time.perf_counter()
+    own = lowered(rivals[0], marks)
+    own_s = time.perf_counter() - before
+    found, assignment, program = fastest([own, *(lowered(one, marks) for one in rivals[1:])])
+    after_recipes = time.perf_counter() - own_s
+    model = found.model
     request = Request(
         name=arguments.name, mixed_precision=arguments.mixed_precision, memory_bytes=arguments.memory_bytes,
         tied=prepared.tied, graph_nodes=prepared.graph_nodes, rng=arguments.rng, asked=arguments.asked(),

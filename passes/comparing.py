@@ -86,11 +86,16 @@ def _why(error: AutoparError) -> str:
     return str(error.details.get("why", str(error).splitlines()[0]))
 
 
-def not_slower(found: Found, beside: Mapping[str, Standard]) -> Found:
-    """The plan of a search that nothing pinned, or that of a recipe if this is faster: what it proved stands."""
+def not_slower(found: Found, beside: Mapping[str, Standard]) -> tuple[Found, ...]:
+    """The plan of a search that nothing pinned and those of recipes, as far as none is faster: what it proved stands.
+
+    The search's own comes first.
+    """
     fitting = [standard.found for standard in beside.values() if standard.fits and standard.found is not None]
-    best = min((found, *fitting), key=lambda one: one.objective_ns)
-    return replace(
-        best, bound_ns=min(found.bound_ns, best.objective_ns), complete=found.complete, evaluations=found.evaluations,
-        candidates=found.candidates,
+    least_ns = min(one.objective_ns for one in (found, *fitting))
+    return tuple(
+        replace(
+            one, bound_ns=min(found.bound_ns, least_ns), complete=found.complete, evaluations=found.evaluations,
+            candidates=found.candidates,
+        ) for one in (found, *fitting) if one.objective_ns == least_ns
     )  # fmt: skip
