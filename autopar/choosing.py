@@ -29,8 +29,7 @@ def lowered(found: Found, marks: Positions) -> Lowered:
 
 
 def fastest(rivals: Sequence[Lowered]) -> Lowered:
-    """The one that the simulator finds fastest, the first of several; none where all are one program.
-    """
+    """The one that the simulator finds fastest, the first of several; it is not asked where all are one program."""
     different = [one for at, one in enumerate(rivals) if one[2] not in [other[2] for other in rivals[:at]]]
     return different[0] if len(different) == 1 else min(different, key=simulated_s)
 
