@@ -200,7 +200,7 @@ class Bounds:
         if rung == Rung.DEVICE:
             return max(self._floor_ns(mesh, "dp", 1), self.heavy.reducing_ns(candidate))
         if rung == Rung.POOLED:
-            return min(self._share_ns(mesh, None, count) for count in (candidate.count, *candidate.more))
+            return self._least_share_ns(candidate)
         if rung == Rung.HEAVY:
             return self.heavy.alone_ns(candidate)
         if rung == Rung.PRIME:
@@ -238,6 +238,16 @@ class Bounds:
         return [
             replace(one, bound_ns=max(one.bound_ns, self._share_ns(one.mesh, None, one.count))) for one in alone
         ]
+
+    def _least_share_ns(self, candidate: Candidate) -> int:
+        """Over its numbers of microbatches, of which the most hold least; 0 once one tells little more than before."""
+        least = UNREACHABLE_NS
+        counts = candidate.count, *candidate.more
+        for count in sorted(counts, key=lambda count: (("pooled", "dp", 1, count, False) not in self.known, -count)):
+            least = min(least, self._share_ns(candidate.mesh, None, count))
+            if least <= NEAR * candidate.bound_ns:
+                return 0
+        return least
 
     def _share_ns(self, mesh: Mesh, axis: str | None, count: int) -> int:
         """One stage's time if an axis alone, or one device, did all work in so many microbatches with all memory.
