@@ -36,6 +36,7 @@ def meshes(world: int) -> list[dict[str, int]]:
     return found
 
 
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("name", "layers", "cluster", "share"),
     [
