@@ -96,8 +96,11 @@ def _find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool) -> tu
 def settled_heap() -> Iterator[None]:
     """Keep what is there from being looked through for garbage: torch's modules alone take a quarter second each time.
 
-    What others had frozen stays so only inside.
+    Where the caller froze something itself nothing is done: it would be undone with it.
     """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
         yield

@@ -49,7 +49,7 @@ class Rung(IntEnum):
     POOLED = 2  # one device doing everything within the memory of all
     HEAVY = 3  # what has most of the weights, on its mesh
     PRIME = 4  # the fewest devices along one of its axes
-    AXIS = 5  # the innermost axis alone
+    AXIS = 5  # each axis alone, or fewer devices along it
     FEWEST = 6  # its mesh with the fewest microbatches
     SHARED = 7  # where memory binds: each axis alone, with the memory of all
     ROUGH = 8  # itself, memory ignored, at little work

@@ -48,7 +48,7 @@ class Standing:
 
     def above(self, candidate: Candidate) -> int | None:
         """What is no better than the best plan, as a bound of the candidate; None while there is none."""
-        return int(self.best_ns / (candidate.handicap * candidate.stretch)) if self.best else None
+        return candidate.bound_of(self.best_ns) if self.best else None
 
     def solver(self, encoded: Encoded, memory_bytes: int) -> AnySolver:
         """Knowing what memory was worth last."""
