@@ -19,7 +19,7 @@ from autopar.ir.layout import RSTAR, Layout, Partial, Placement, R, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
-from autopar.passes.positions import EXPERT_AXIS, Positions
+from autopar.passes.positions import EXPERT_AXIS, ROLES, Positions
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -127,7 +127,23 @@ def _axis_choices(
     if axis == MICROBATCH_AXIS:  # time is not a choice: what depends on the batch runs once a microbatch
         batch = [c for c in chosen if found_batch(found, key, c)]
         return batch[:1] or sums or [NOTHING]
-    return [*chosen, *sums, NOTHING]
+    bound = _bound(rule, found, key, axis, chosen)
+    return bound or [*chosen, *sums, NOTHING]
+
+
+def _bound(
+    rule: NodeRule, found: Positions, key: tuple[str, str], axis: str, chosen: Sequence[Choice]
+) -> list[Choice]:
+    """What a name leaves no choice but: dp and ep split all that comes out with the batch, cp with the sequence.
+
+    Nothing where the axis splits only what is summed up, such as a loss: adding up its parts may take longer than
+    doing it all everywhere.
+    """
+    if axis not in ROLES:
+        return []
+    bound = [choice for choice in chosen if found_batch(found, key, choice)] or list(chosen)
+    kept = {factor for dims in rule.results for dim in dims for factor in dim}
+    return bound if all(choice.factor in kept for choice in bound) else []
 
 
 def found_batch(found: Positions, key: tuple[str, str], choice: Choice) -> bool:

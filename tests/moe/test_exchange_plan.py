@@ -70,7 +70,7 @@ def test_an_exchange_splits_tokens_and_experts_and_sums_nothing() -> None:
 def test_the_name_ep_binds() -> None:
     """Experts are split over it, with or without their tokens; dp has tokens alone, and tp never the batch."""
     offered = {axis: {str(c.choices[0]) for c in legal(Mesh(((axis, 2),)))} for axis in ("ep", "dp", "tp")}
-    assert offered == {"ep": {"e", "t>e"}, "dp": {"t", "-"}, "tp": {"e", "-"}}
+    assert offered == {"ep": {"e", "t>e"}, "dp": {"t"}, "tp": {"e", "-"}}
 
 
 def test_one_axis_exchanges_at_a_time() -> None:
