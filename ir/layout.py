@@ -22,7 +22,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -69,10 +69,10 @@ class Layout:
 
     mesh: Mesh
     placements: tuple[Placement, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.mesh, self.placements))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.mesh, self.placements)))
 
     def __hash__(self) -> int:  # searches look layouts up by the million
         return self._hash
@@ -86,12 +86,12 @@ class Layout:
 
     @classmethod
     def replicated(cls, mesh: Mesh) -> Layout:
-        return cls(mesh, (R,) * len(mesh.axes))
+        return _known(mesh, (R,) * len(mesh.axes))
 
     @classmethod
     def of(cls, mesh: Mesh, placements: Mapping[str, Placement]) -> Layout:
         """Axes that are not named are replicated."""
-        return cls(mesh, tuple(placements.get(name, R) for name in mesh.names))
+        return _known(mesh, tuple([placements.get(name, R) for name in mesh.names]))
 
     def __getitem__(self, axis: str) -> Placement:
         return self.placements[self.mesh.index(axis)]
@@ -190,7 +190,13 @@ class Layout:
 # A search asks both of few layouts, by the hundred thousand.
 @functools.lru_cache(maxsize=1 << 16)
 def _replaced(layout: Layout, at: int, placement: Placement) -> Layout:
-    return Layout(layout.mesh, (*layout.placements[:at], placement, *layout.placements[at + 1 :]))
+    return _known(layout.mesh, (*layout.placements[:at], placement, *layout.placements[at + 1 :]))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _known(mesh: Mesh, placements: tuple[Placement, ...]) -> Layout:
+    """One object for equal layouts, which are then told to be equal at once."""
+    return Layout(mesh, placements)
 
 
 @functools.lru_cache(maxsize=1 << 16)
