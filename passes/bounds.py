@@ -19,6 +19,7 @@ from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.mesh import Mesh
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
+from autopar.passes.candidates import data_parallel
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
 from autopar.passes.heavy import build_heavy
@@ -34,6 +35,8 @@ GROUNDS = 16  # of so many meshes what their problems share is kept
 NEAR = 1.001
 # Axes along which devices exchange what grows with the work, however few they are.
 PRIME_AXES = ("cp", "tp")
+# Numbers of microbatches that bound all their multiples: few of them, so that many pipelines share one problem.
+MANY = (16, 128)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +213,7 @@ class Bounds:
                 return 0
             axes = [axis for axis in mesh.names if axis in PRIME_AXES]
             return max((self._share_ns(mesh, axis, candidate.count) for axis in axes), default=0)
-        return self._axes_ns(mesh, enough_ns)
+        return self._axes_ns(candidate, enough_ns)
 
     def by_count(self, candidate: Candidate) -> list[Candidate]:
         """The candidate without numbers of microbatches that are surely slow for want of memory, and each of those."""
@@ -291,25 +294,33 @@ class Bounds:
             return 0  # other groups may lie better
         return self._floor_ns(mesh, axis, least, inner=True)
 
-    def _axes_ns(self, mesh: Mesh, enough_ns: int | None) -> int:
-        """From each axis alone, the innermost first: fewer devices along it before more, if that may be enough."""
-        near, bound = self.cluster.gpus_per_node, 0
+    def _axes_ns(self, candidate: Candidate, enough_ns: int | None) -> int:
+        """From each axis alone, the innermost first: fewer devices along it before more, if that may be enough.
+
+        A pipeline's microbatches are small; the devices that do the work of all run as many more of them.
+        """
+        near, bound, mesh = self.cluster.gpus_per_node, 0, candidate.mesh
+        small = 1 if candidate.shape is None else candidate.count * data_parallel(mesh)
         for axis, size in reversed(mesh.axes):
             last = axis == mesh.names[-1]
             counts = [size] if last and len(mesh.axes) > 1 else []
             if enough_ns is not None and self.cluster.has_equal_nodes:
                 fewer = [n for n in range(2, size) if size % n == 0 and (near % n == 0 or (last and n % near == 0))]
                 counts = [*fewer, *counts]
-            for count in counts if axis in PRIME_AXES else ():
-                bound = max(bound, self._floor_ns(mesh, axis, count, inner=not last))
+            floors = [(count, 1) for count in counts]
+            if last and self.cluster.has_equal_nodes:
+                floors += [(size, many) for many in MANY if small % many == 0]
+            for count, microbatches in floors if axis in PRIME_AXES else ():
+                bound = max(bound, self._floor_ns(mesh, axis, count, inner=not last, microbatches=microbatches))
                 if enough_ns is not None and bound >= enough_ns:
                     return bound
         return bound
 
-    def _floor_ns(self, mesh: Mesh, axis: str, size: int, *, inner: bool = False) -> int:
+    def _floor_ns(self, mesh: Mesh, axis: str, size: int, *, inner: bool = False, microbatches: int = 1) -> int:
         """From one axis alone, innermost: its devices do the work of all."""
         world = math.prod(size for _, size in mesh.axes)
-        return (self._free_ns(self.alone(axis, size), inner=inner, alone=True) or 0) * size // world
+        one = replace(self.alone(axis, size), count=microbatches)
+        return (self._free_ns(one, inner=inner, alone=True) or 0) * size // world
 
     def alone(self, axis: str, size: int) -> Candidate:
         """One axis of so many devices, innermost."""

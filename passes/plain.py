@@ -23,6 +23,9 @@ Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], AnySolver]"
 UNEVEN = 2
 
 
+CLOSE = 5e-3  # a plan that may be slower than its mesh's best by this part only is not worked on any further
+
+
 @dataclass(eq=False)
 class Plain:
     """Bounds and settles meshes of one stage; ``begun``: their solvers, to go on with."""
@@ -66,7 +69,8 @@ class Plain:
             if attempt:
                 solver = standing.solver(encoded[0], budget)
             solution = standing.solved(solver, int(thorough), above)
-            if thorough and solution.status == "feasible" and (above is None or solution.objective_ns <= above):
+            loose = solution.status == "feasible" and solution.bound_ns < (1 - CLOSE) * solution.objective_ns
+            if thorough and loose and (above is None or solution.objective_ns <= above):
                 solution = standing.solved(solver, 2, above)
             standing.bounds.price = solution.price or standing.bounds.price
             if attempt == 0:

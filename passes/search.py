@@ -41,8 +41,6 @@ DIVE = 1.01
 
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
-MANY_AXES = 3  # problems of so many axes are so large that it pays to bound one even where its mesh is pinned
-
 
 @dataclass(eq=False)
 class _Search:
@@ -122,7 +120,8 @@ class _Search:
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
         if candidate.rung == Rung.OWN and (self.bounds.binds or self.bounds.heavy.there or first):
             return self.plain.priced(candidate)
-        again, more = self.plain.settle(candidate, self.next_rank * DIVE)
+        far = self.standing.best is not None and candidate.rank[0] * 1.2 < self.standing.best_ns
+        again, more = self.plain.settle(candidate, math.inf if far else self.next_rank * DIVE)
         if again is not None and candidate.rung < Rung.LIMITED == again.rung and self._promising(again):
             again, _ = self.plain.settle(again)
         larger = with_more(candidate, more or 0, hooked=self.hooked) if more is not None or self.hooked else None
@@ -171,7 +170,7 @@ class _Search:
             plain = by_experts(c for c in candidates if c.shape is None)
             candidates = plain[:1] or candidates  # to tell how much is missing
         elif not self.bounds.own_only:
-            for names in (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",)):
+            for names in (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",), ("dp", "tp")):
                 plain = [c for c in candidates if c.shape is None and c.mesh.names == names]
                 candidates = [*(c for c in candidates if c not in plain), *self.explore(plain)]
         for candidate in self.explore(candidates):
@@ -218,7 +217,7 @@ def search(
     model, candidates = asked(model, cluster, limits, known.positions)
     bounds = Bounds(
         model=model, cluster=cluster, profile=profile, positions=known.positions, memory_bytes=limits.memory_bytes,
-        searched=limits.mesh is None or len(limits.mesh) >= MANY_AXES, quick=limits.quick,
+        searched=limits.mesh is None, quick=limits.quick,
         grounds=known.grounds,
     )  # fmt: skip
     hooked = profile.has_compute_hook or profile.has_collective_hook

@@ -85,10 +85,15 @@ class Run:
         if self.values is None:
             self.values = self.again()
         total: FloatArray = np.zeros((self.plan.domains[bucket.scope[0]], assignments.shape[1]))
-        for index, shape in bucket.parts:
-            at = [assignments[v] for v, size in zip(bucket.scope[1:], shape[1:], strict=True) if size > 1]
-            part = self.values[index].reshape([shape[0], *(size for size in shape[1:] if size > 1)])
-            total += part[(slice(None), *at)] if at else part[:, None]
+        for index, values, others in bucket.lookups:
+            part = self.values[index].reshape(values, -1)
+            if not others:
+                total += part
+                continue
+            at = assignments[others[0][0]]
+            for v, size in others[1:]:
+                at = at * size + assignments[v]
+            total += part.take(at, axis=1)
         return total
 
 

@@ -22,6 +22,10 @@ from autopar.passes.problem import FORBIDDEN, FloatArray, IntArray, Segment, Tab
 from autopar.passes.solve.order import elimination_order
 from autopar.passes.solve.selection import Selection, is_pure, selection
 
+FEW, SMALL_ENTRIES = 64, 1 << 16
+"""So many assignments of a plan of so many tables times variables are measured by one product, more of either by one
+table after the other."""
+
 NUMBERS = SYNC, NET, EARLIER, AHEAD, BYTES, TRANSIENT = tuple(range(6))
 """Rows of ``Plan.numbers``; NET is hide - cover."""
 
@@ -38,6 +42,15 @@ class Bucket:
     parts: tuple[tuple[int, tuple[int, ...]], ...]
     tables: tuple[int, ...]
     selection: Selection | None
+
+    @cached_property
+    def lookups(self) -> tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]:
+        """Of each part its index, how many values of the bucket's variable it tells apart, and the other variables
+        that it depends on with their sizes."""
+        return tuple(
+            (index, shape[0], tuple((v, size) for v, size in zip(self.scope[1:], shape[1:], strict=True) if size > 1))
+            for index, shape in self.parts
+        )
 
     @property
     def entries(self) -> int:
@@ -77,8 +90,24 @@ class Plan:
             for table, (shape, axes) in zip(extras, self.extras, strict=True)
         ]
 
+    @cached_property
+    def _strides(self) -> IntArray:
+        """[table, variable]: how far apart the entries of its values lie."""
+        found = np.zeros((len(self.scopes), len(self.domains)), dtype=np.int64)
+        for row, scope in zip(found, self.scopes, strict=True):
+            for at, v in enumerate(scope):
+                row[v] = math.prod(self.domains[u] for u in scope[at + 1 :])
+        return found
+
+    @cached_property
+    def _starts(self) -> IntArray:
+        """[table, 1]: where its entries begin."""
+        return np.array(self.offsets, dtype=np.int64)[:, None]
+
     def measure(self, assignments: IntArray) -> IntArray:
         """Return the sums (NUMBERS, E) of assignments (variables, E)."""
+        if assignments.shape[1] <= FEW and len(self.scopes) * len(self.domains) <= SMALL_ENTRIES:
+            return np.asarray(self.numbers[:, self._strides @ assignments + self._starts].sum(axis=1))
         total = np.zeros((len(NUMBERS), assignments.shape[1]), dtype=np.int64)
         for table in range(len(self.scopes)):
             total += self.numbers[:, self.entry(table, assignments)]
