@@ -12,6 +12,7 @@ from torch import nn
 
 from autopar.arguments import Arguments
 from autopar.finding import Prepared
+from autopar.heap import settled_heap
 from autopar.passes.candidate import StoredParameter
 from autopar.passes.extents import layers
 from autopar.passes.fold import fold
@@ -33,10 +34,11 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     Raises TraceError, UnsupportedError, UsageError.
     """
     start = time.perf_counter()
-    if not how:
-        with contextlib.suppress(UnfilledError):
-            return _ready(model, example_inputs, arguments, start, gaps=True)
-    return _ready(model, example_inputs, arguments, start, gaps=False, **how)
+    with settled_heap():
+        if not how:
+            with contextlib.suppress(UnfilledError):
+                return _ready(model, example_inputs, arguments, start, gaps=True)
+        return _ready(model, example_inputs, arguments, start, gaps=False, **how)
 
 
 def _ready(

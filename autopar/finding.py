@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.arguments import Arguments
 from autopar.choosing import fastest, lowered
 from autopar.cost_model import axis_groups
+from autopar.heap import settled_heap
 from autopar.ir.errors import InfeasibleError, MismatchError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS, Mark, Pipeline
@@ -90,22 +89,6 @@ def _find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool) -> tu
         "peak_rss_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), **(plan.search or {}),
     }  # fmt: skip
     return plan.model_copy(update={"search": search_facts, "plan_sha256": plan.sha256}), program
-
-
-@contextmanager
-def settled_heap() -> Iterator[None]:
-    """Keep what is there from being looked through for garbage: torch's modules alone take a quarter second each time.
-
-    Where the caller froze something itself nothing is done: it would be undone with it.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def advised(error: InfeasibleError, model: Model, arguments: Arguments, deadline_s: float) -> InfeasibleError:
