@@ -39,6 +39,9 @@ from autopar.passes.uniform import uniform
 # A candidate that may be faster than the best by this factor is worked out at once.
 DIVE = 1.01
 
+# Where the best plan is slower than a bound by this factor, a better one is wanted before others are bounded.
+FAR = 1.2
+
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
 
@@ -120,8 +123,8 @@ class _Search:
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
         if candidate.rung == Rung.OWN and (self.bounds.binds or self.bounds.heavy.there or first):
             return self.plain.priced(candidate)
-        far = self.standing.best is not None and candidate.rank[0] * 1.2 < self.standing.best_ns
-        again, more = self.plain.settle(candidate, math.inf if far else self.next_rank * DIVE)
+        poor = self.standing.best is not None and candidate.rank[0] * FAR < self.standing.best_ns
+        again, more = self.plain.settle(candidate, math.inf if poor else self.next_rank * DIVE)
         if again is not None and candidate.rung < Rung.LIMITED == again.rung and self._promising(again):
             again, _ = self.plain.settle(again)
         larger = with_more(candidate, more or 0, hooked=self.hooked) if more is not None or self.hooked else None
@@ -161,7 +164,8 @@ class _Search:
         return bounds.by_count(higher) if higher.rung == Rung.OWN and higher.shape is None else [higher]
 
     def run(self, candidates: list[Candidate]) -> None:
-        """Meshes of data axes first, so that others have a plan to beat; in a quick search pipelines last."""
+        """Meshes of data axes first, then those with tp, so that the many others have a plan to beat; in a quick search
+        pipelines last."""
         if self.quick:
             plain = [c for c in candidates if c.shape is None]
             candidates = [*self.explore(plain), *(c for c in candidates if c.shape is not None)]

@@ -68,6 +68,17 @@ def test_dp_splits_the_batch_only_and_tp_all_else() -> None:
     assert set(table(legal(LINEAR, "y", mesh, x=(0, None)), mesh)) == {"k", "n", "-"}
 
 
+def test_what_only_sums_the_batch_up_may_be_done_by_all() -> None:
+    """Gathering a small operand may be faster than adding up parts; a free axis may leave anything whole."""
+    graph = LINEAR.replace("%z: f64[8,24] = aten.relu.default(%y) {}", "%z: f64[] = aten.sum.default(%y) {}")
+    offered = {
+        axis: {node: set(table(legal(graph, node, mesh, x=(0, None)), mesh)) for node in ("y", "z")}
+        for axis in ("dp", "mix") for mesh in [Mesh(((axis, 2),))]
+    }  # fmt: skip
+    assert offered["dp"]["y"] == {"*b0"} and "-" in offered["mix"]["y"]
+    assert "-" in offered["dp"]["z"] and len(offered["dp"]["z"]) == 2
+
+
 def test_sums_pass_where_they_may() -> None:
     """A Partial operand stops at a relu, and passes an addition that both sides enter as sums."""
     mesh = Mesh((("t", 2),))
