@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autopar.cli.plan_placements import WHOLE, block_of
+from autopar.cli.plan_placements import WHOLE, placed_groups
 from autopar.cli.plan_view import REST
 from autopar.ir.plan import Plan
 from autopar.ir.types import TensorType
@@ -46,17 +46,20 @@ def groups(plan: Plan) -> tuple[Group, ...]:
     for fqn, kind in plan.fingerprint.parameters.items():
         for key in dict.fromkeys((fqn, starred(fqn))):
             members.setdefault(key, []).append(kind)
-    found: dict[str, list[Row]] = {}
-    for name in sorted({*plan.placements, *plan.storage}, key=lambda name: (block_of(name), name)):
-        kinds = members.get(name, [])
-        shape = TensorType.parse(kinds[0]).shape if kinds else (1, 1)
-        used = plan.placements.get(name, {})
-        block = block_of(name)
-        found.setdefault(block, []).append(Row(
-            name=name[len(block) + 1 :] if block else name, type=kinds[0] if kinds else "", count=len(kinds) or 1,
-            used=_placed(plan, shape, used), kept=_placed(plan, shape, plan.storage.get(name, used)),
-        ))  # fmt: skip
-    return tuple(Group(title=block or REST, rows=tuple(rows)) for block, rows in found.items())
+    return tuple(
+        Group(title=group.title or REST, rows=tuple(_row(plan, members, *part) for part in group.parts))
+        for group in placed_groups(plan)
+    )
+
+
+def _row(plan: Plan, members: Mapping[str, list[str]], name: str, patterns: Sequence[str]) -> Row:
+    kinds = [kind for pattern in patterns for kind in members.get(pattern, [])]
+    shape = TensorType.parse(kinds[0]).shape if kinds else (1, 1)
+    used = plan.placements.get(patterns[0], {})
+    return Row(
+        name=name, type=kinds[0] if kinds else "", count=len(kinds) or 1, used=_placed(plan, shape, used),
+        kept=_placed(plan, shape, plan.storage.get(patterns[0], used)),
+    )  # fmt: skip
 
 
 def _placed(plan: Plan, shape: tuple[int, ...], choices: Mapping[str, str]) -> Placed:

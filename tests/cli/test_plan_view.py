@@ -7,7 +7,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from autopar.cli.plan_placements import block_of
+from autopar.cli.plan_placements import block_of, placed_groups
 from autopar.cli.plan_view import warnings
 from tests.cli.plans import collective, example_plan
 
@@ -203,3 +203,25 @@ def test_colours_are_for_terminals_that_want_them(cli, saved, monkeypatch):
 )
 def test_the_block_of_a_pattern_ends_at_its_last_repeat(name, block):
     assert block_of(name) == block
+
+
+def test_layers_that_are_placed_alike_are_one_group(shown):
+    """In the order of their numbers, as runs; the rest of the model first."""
+    split, whole = {"dp": "R", "tp": "S(0)"}, {"dp": "R", "tp": "R"}
+    placed = {f"model.layers.{i}.fc.weight": whole if i in (3, 11) else split for i in range(12)}
+    placed |= {"model.layers.*.norm.weight": whole, "head.weight": split}
+    plan = example_plan(placements=placed, storage=placed)
+    groups = {group.title: dict(group.parts) for group in placed_groups(plan)}
+    assert list(groups) == ["", "model.layers.*", "model.layers.0-2, 4-10", "model.layers.3, 11"]
+    assert groups["model.layers.3, 11"] == {"fc.weight": ("model.layers.3.fc.weight", "model.layers.11.fc.weight")}
+    text = lines(shown(placements=placed, storage=placed))
+    assert text[text.index("model.layers.0-2, 4-10") + 1] == "fc.weight tp:S(0) the same"
+    assert len([line for line in text if line.startswith("fc.weight")]) == 2
+
+
+def test_layers_that_are_kept_otherwise_are_groups_of_their_own():
+    used = {"dp": "R", "tp": "S(0)"}
+    placed = {f"layers.{i}.fc.weight": used for i in range(3)}
+    kept = {name: {"dp": "S(0)" if i else "R", "tp": "S(0)"} for i, name in enumerate(placed)}
+    plan = example_plan(placements=placed, storage=kept)
+    assert [group.title for group in placed_groups(plan)] == ["layers.0", "layers.1-2"]
