@@ -76,7 +76,7 @@ def node_rule(
             raise IRError(f"{node.results[0].name} = {node.target}: {error}") from None
     partial = partial_sets(entry.partial) or found.partial
     return replace(found, partial=partial, reduce=entry.reduce, contiguous=entry.contiguous,
-                   uneven=_uneven(entry, found), classes=entry.classes)  # fmt: skip
+                   uneven=_uneven(entry, found), classes=entry.classes, view=entry.op_class == "view")  # fmt: skip
 
 
 def _uneven(entry: Row, found: NodeRule) -> tuple[str, ...]:

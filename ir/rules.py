@@ -41,6 +41,7 @@ class NodeRule:
     be Partial(sum), making the results Partial. ``reduce``: how a contracted factor combines.
     ``exchange``: two factors, of tokens and of experts, that one axis may own together: they stand in different
     tensors, and what the axis has of the first is sent within the operation to where the second is.
+    ``view``: it costs nothing.
     """
 
     sizes: Mapping[str, int]
@@ -53,6 +54,7 @@ class NodeRule:
     uneven: tuple[str, ...] = ()
     classes: bool = False
     exchange: tuple[str, str] | None = None
+    view: bool = False
 
     def start(self, dim: Dim, factor: str) -> int:
         """Stride position of ``factor`` inside a dim that holds it."""

@@ -19,7 +19,7 @@ from autopar.ir.layout import RSTAR, Layout, Partial, Placement, R, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
-from autopar.passes.positions import EXPERT_AXIS, ROLES, Positions
+from autopar.passes.positions import BATCH_AXES, EXPERT_AXIS, ROLES, Positions
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -125,7 +125,7 @@ def _axis_choices(
         if axis == EXPERT_AXIS:  # its name binds it: no device has all experts
             return [choice for choice in chosen if experts in dict(choice.owned())]
     if axis == MICROBATCH_AXIS:  # time is not a choice: what depends on the batch runs once a microbatch
-        batch = [c for c in chosen if found_batch(found, key, c)]
+        batch = [c for c in chosen if "batch" in _labels(found, key, c)]
         return batch[:1] or sums or [NOTHING]
     bound = _bound(rule, found, key, axis, chosen)
     return bound or [*chosen, *sums, NOTHING]
@@ -134,21 +134,23 @@ def _axis_choices(
 def _bound(
     rule: NodeRule, found: Positions, key: tuple[str, str], axis: str, chosen: Sequence[Choice]
 ) -> list[Choice]:
-    """What a name leaves no choice but: dp and ep split all that comes out with the batch, cp with the sequence.
+    """What a name leaves no choice but: dp and ep split all that keeps the batch, cp what keeps the sequence.
 
-    Nothing where the axis splits only what is summed up, such as a loss: adding up its parts may take longer than
-    doing it all everywhere.
+    Nothing where some of it is only read or summed up: adding up the parts of a loss may take longer than doing it all
+    everywhere, and so may attention's. Nor need views follow cp: what is read whole is gathered where it is smallest.
     """
-    if axis not in ROLES:
+    if axis not in ROLES or (rule.view and axis not in BATCH_AXES):
         return []
-    bound = [choice for choice in chosen if found_batch(found, key, choice)] or list(chosen)
     kept = {factor for dims in rule.results for dim in dims for factor in dim}
-    return bound if all(choice.factor in kept for choice in bound) else []
+    role, marks = ROLES[axis][0], found.factors[key]
+    if any(factor not in kept and any(mark[0] == role for mark in at) for factor, at in marks.items()):
+        return []
+    return [choice for choice in chosen if role in _labels(found, key, choice)]
 
 
-def found_batch(found: Positions, key: tuple[str, str], choice: Choice) -> bool:
-    marks = found.factors[key].get(choice.factor or "", ())
-    return any(label == "batch" and start == choice.outer for label, start, _ in marks)
+def _labels(found: Positions, key: tuple[str, str], choice: Choice) -> set[str]:
+    """Of what a choice stands at in its factor."""
+    return {label for label, start, _ in found.factors[key].get(choice.factor or "", ()) if start == choice.outer}
 
 
 def _behind_others(rule: NodeRule, offered: set[str]) -> set[str]:

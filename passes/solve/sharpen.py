@@ -48,7 +48,7 @@ def sharpen(relaxation: Relaxation, progress: Progress, found: Evaluation) -> Ev
             break
         before, best = best, relaxation.evaluate(found.multipliers)
         progress.note(best)
-        if best.value <= before.value and best.slack > 0.9 * before.slack:
+        if not np.any(best.floors > before.floors) and best.slack > 0.9 * before.slack:
             break
     return best
 

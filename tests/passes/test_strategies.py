@@ -79,6 +79,24 @@ def test_what_only_sums_the_batch_up_may_be_done_by_all() -> None:
     assert "-" in offered["dp"]["z"] and len(offered["dp"]["z"]) == 2
 
 
+def test_cp_splits_the_sequence_but_for_views_and_what_reads_it_whole() -> None:
+    """Keys and values may be gathered before their heads are repeated, and attention done by all."""
+    graph = """
+graph @g {
+  %x: f64[2,4,8,16] = input() {name="x"}
+  %y: f64[2,4,8,16] = aten.relu.default(%x) {}
+  %v: f64[2,8,4,16] = aten.permute.default(%y) {dims=(0, 2, 1, 3)}
+  %a: f64[2,4,8,16] = aten.scaled_dot_product_attention.default(%y, %y, %y) {}
+  return %a
+}
+"""
+    mesh = Mesh((("cp", 2),))
+    offered = {node: set(table(legal(graph, node, mesh, x=(0, 2)), mesh)) for node in ("y", "v", "a")}
+    assert len(offered["y"]) == 1 and "-" not in offered["y"]
+    assert "-" in offered["v"] and len(offered["v"]) == 2
+    assert "-" in offered["a"] and len(offered["a"]) == 2
+
+
 def test_sums_pass_where_they_may() -> None:
     """A Partial operand stops at a relu, and passes an addition that both sides enter as sums."""
     mesh = Mesh((("t", 2),))
