@@ -23,6 +23,10 @@ from autopar.passes.positions import BATCH_AXES, EXPERT_AXIS, ROLES, Positions
 
 Shape: TypeAlias = tuple[int, ...]
 
+# With more axes cp binds too. With these it may do nothing at all: over a network that is far too slow all nodes may
+# do the same work.
+FEW_AXES = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -91,8 +95,10 @@ def choices_of(
     can_be_partial: Sequence[frozenset[str]],
 ) -> Iterator[tuple[Choice, ...]]:
     """Combinations to try: one entry an axis. ``can_be_partial[i]``: axes on which operand i may be P."""
+    binding = ROLES if sum(axis != MICROBATCH_AXIS for axis in mesh.names) > FEW_AXES else BATCH_AXES
     options = [
-        _axis_choices(rule, found, key, shapes, axis, size, can_be_partial) for axis, size in mesh.axes
+        _axis_choices(rule, found, key, shapes, axis, size, can_be_partial, binds=axis in binding)
+        for axis, size in mesh.axes
     ]
     return itertools.product(*options)
 
@@ -105,6 +111,8 @@ def _axis_choices(
     axis: str,
     size: int,
     can_be_partial: Sequence[frozenset[str]],
+    *,
+    binds: bool,
 ) -> list[Choice]:
     offered = {f: found.offered(key, f, rule.sizes[f], axis, size) for f in rule.choosable()}
     hidden = set() if found.inner else _behind_others(rule, {f for f, at in offered.items() if 1 in at})
@@ -127,7 +135,7 @@ def _axis_choices(
     if axis == MICROBATCH_AXIS:  # time is not a choice: what depends on the batch runs once a microbatch
         batch = [c for c in chosen if "batch" in _labels(found, key, c)]
         return batch[:1] or sums or [NOTHING]
-    bound = _bound(rule, found, key, axis, chosen)
+    bound = _bound(rule, found, key, axis, chosen) if binds else []
     return bound or [*chosen, *sums, NOTHING]
 
 
@@ -139,7 +147,7 @@ def _bound(
     Nothing where some of it is only read or summed up: adding up the parts of a loss may take longer than doing it all
     everywhere, and so may attention's. Nor need views follow cp: what is read whole is gathered where it is smallest.
     """
-    if axis not in ROLES or (rule.view and axis not in BATCH_AXES):
+    if rule.view and axis not in BATCH_AXES:
         return []
     kept = {factor for dims in rule.results for dim in dims for factor in dim}
     role, marks = ROLES[axis][0], found.factors[key]

@@ -80,7 +80,7 @@ def test_what_only_sums_the_batch_up_may_be_done_by_all() -> None:
 
 
 def test_cp_splits_the_sequence_but_for_views_and_what_reads_it_whole() -> None:
-    """Keys and values may be gathered before their heads are repeated, and attention done by all."""
+    """Keys and values may be gathered before their heads are repeated, and attention done by all. With few axes all."""
     graph = """
 graph @g {
   %x: f64[2,4,8,16] = input() {name="x"}
@@ -90,11 +90,13 @@ graph @g {
   return %a
 }
 """
-    mesh = Mesh((("cp", 2),))
-    offered = {node: set(table(legal(graph, node, mesh, x=(0, 2)), mesh)) for node in ("y", "v", "a")}
-    assert len(offered["y"]) == 1 and "-" not in offered["y"]
-    assert "-" in offered["v"] and len(offered["v"]) == 2
-    assert "-" in offered["a"] and len(offered["a"]) == 2
+    offered = {
+        (axes, node): {str(chosen.choices[0]) for chosen in legal(graph, node, Mesh(axes), x=(0, 2))}
+        for axes in ((("cp", 2),), (("cp", 2), ("dp", 2), ("tp", 2))) for node in ("y", "v", "a")
+    }  # fmt: skip
+    for (axes, node), found in offered.items():
+        free = node != "y" or len(axes) == 1
+        assert ("-" in found) == free and len(found) == 1 + free
 
 
 def test_sums_pass_where_they_may() -> None:
