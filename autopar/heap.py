@@ -14,8 +14,8 @@ RARELY = 100_000
 def settled_heap() -> Iterator[None]:
     """Keep what is there from being looked through for garbage, and look seldom.
 
-    torch's modules alone take a quarter second each time, the many small objects of a search a tenth of its time. Where
-    the caller froze something itself nothing is done: it would be undone with it.
+    torch's modules alone take a quarter second each time; looking seldom saves a tracing about as much. Where the
+    caller froze something itself nothing is done: it would be undone with it.
     """
     if gc.get_freeze_count():
         yield

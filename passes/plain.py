@@ -22,7 +22,6 @@ Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], AnySolver]"
 # What is not cut over all devices takes so many times as much of their memory as one device alone would hold.
 UNEVEN = 2
 
-
 CLOSE = 5e-3  # a plan that may be slower than its mesh's best by this part only is not worked on any further
 
 
