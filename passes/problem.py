@@ -24,9 +24,11 @@ traffic for its computing, so where it hides forward does.)
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +65,12 @@ class Table:
     saved_bytes: IntArray | None = None
 
 
+FIELDS = ("sync_ns", "hide_ns", "cover_ns", "earlier_ns", "ahead_ns", "bytes", "transient_bytes")
+"""Of a table, what the solver looks at."""
+
+_SIGNED = ("sync_ns", "earlier_ns", "ahead_ns", "bytes")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segment:
     """Variables by index, with the size of each one's domain, and the tables over them."""
@@ -70,6 +78,22 @@ class Segment:
     name: str
     domains: tuple[int, ...]
     tables: tuple[Table, ...]
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each table's entries begin in ``numbers``, and where the last one's end."""
+        return tuple(itertools.accumulate((table.sync_ns.size for table in self.tables), initial=0))
+
+    @cached_property
+    def numbers(self) -> IntArray:
+        """[field, entry]: all tables one after the other; nobody may write to it."""
+        laid_out = np.zeros((len(FIELDS), self.offsets[-1]), dtype=np.int64)
+        for row, name in zip(laid_out, FIELDS, strict=True):
+            for start, table in zip(self.offsets, self.tables, strict=False):
+                values: IntArray | None = getattr(table, name)
+                if values is not None:
+                    row[start : start + values.size] = values.ravel()
+        return laid_out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,22 +143,36 @@ def _verify_segment(segment: Segment) -> None:
         if not all(0 <= v < len(segment.domains) for v in table.variables):
             raise IRError(f"{where}: the segment has variables 0 to {len(segment.domains) - 1}")
         shape = tuple(segment.domains[v] for v in table.variables)
-        for name in ("sync_ns", "hide_ns", "cover_ns", "earlier_ns", "ahead_ns", "bytes", "transient_bytes"):
+        for name in FIELDS:
             values = getattr(table, name)
-            if values is not None:
-                _verify_values(values, name=name, shape=shape, where=where)
+            if values is not None and (values.shape != shape or values.dtype != np.int64):
+                raise IRError(f"{where}: {name} is {values.dtype}{values.shape}, expected int64{shape}")
+    for name, row in zip(FIELDS, segment.numbers, strict=True):
+        if row.size and not _in_range(name, row):
+            raise IRError(_out_of_range(segment, name))
 
 
-def _verify_values(values: IntArray, *, name: str, shape: tuple[int, ...], where: str) -> None:
-    if values.shape != shape or values.dtype != np.int64:
-        raise IRError(f"{where}: {name} is {values.dtype}{values.shape}, expected int64{shape}")
+def _in_range(name: str, values: IntArray) -> bool:
+    low = -LARGEST if name in _SIGNED else -1
+    if int(values.min()) <= low:
+        return False
+    if int(values.max()) < LARGEST:
+        return True
+    return name == "sync_ns" and not ((values >= LARGEST) & (values < FORBIDDEN)).any()
+
+
+def _out_of_range(segment: Segment, name: str) -> str:
+    """What is wrong with the first table whose ``name`` is not in range."""
+    number, table = next(
+        (number, table) for number, table in enumerate(segment.tables)
+        if getattr(table, name) is not None and not _in_range(name, getattr(table, name))
+    )  # fmt: skip
+    values = getattr(table, name)
     legal = values[values < FORBIDDEN] if name == "sync_ns" else values
-    low = -LARGEST if name in ("sync_ns", "earlier_ns", "ahead_ns", "bytes") else -1
-    if legal.size and (int(legal.min()) <= low or int(legal.max()) >= LARGEST):
-        raise IRError(
-            f"{where}: {name} goes from {int(legal.min())} to {int(legal.max())}, "
-            f"allowed are values above {low} and below {LARGEST}"
-        )
+    return (
+        f"segment {segment.name}, table {number} over {table.variables}: {name} goes from {int(legal.min())} to "
+        f"{int(legal.max())}, allowed are values above {-LARGEST if name in _SIGNED else -1} and below {LARGEST}"
+    )
 
 
 def _verify_chain(chain: Chain, root: Segment, where: str) -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from autopar.passes.problem import FORBIDDEN, FloatArray, IntArray, Segment, Table
+from autopar.passes.problem import FORBIDDEN, FloatArray, IntArray, Segment
 from autopar.passes.solve.order import elimination_order
 from autopar.passes.solve.selection import Selection, is_pure, selection
 
@@ -136,18 +136,20 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
     """
     domains = segment.domains
     free = frozenset(v for v, size in enumerate(domains) if size > 1).union(kept)
-    segment = replace(segment, tables=tuple(_without_decided(table, free) for table in segment.tables))
+    given = [tuple(v for v in table.variables if v in free) for table in segment.tables]
+    only = [is_pure(table) for table in segment.tables]
     extras = [tuple(v for v in scope if v in free) for scope in extras]
-    picked = tuple(t.variables for t in segment.tables if len(t.variables) == 2 and is_pure(t))
-    order = elimination_order(domains, (*(t.variables for t in segment.tables), *extras), tuple(kept), picked)
+    picked = tuple(scope for scope, forbids in zip(given, only, strict=True) if forbids and len(scope) == 2)
+    order = elimination_order(domains, (*given, *extras), tuple(kept), picked)
     position = {v: i for i, v in enumerate((*order, *kept))}
-    merged, forbidding = _merge(segment, position)
+    merged, forbidding = _merge(segment, given, only, position)
     scopes = tuple(merged)
     numbers = np.concatenate(
         [m.reshape(len(NUMBERS), -1) for m in merged.values()] or [np.zeros((len(NUMBERS), 0), np.int64)], axis=1
     )
     sizes = [math.prod(domains[v] for v in scope) for scope in scopes]
-    blocked = numbers[SYNC] >= FORBIDDEN
+    blocked = numbers[SYNC] >= FORBIDDEN // 2  # several were added
+    numbers[SYNC, blocked] = FORBIDDEN
     extra_scopes = [tuple(sorted(scope, key=position.__getitem__)) for scope in extras]
     pure = {i: cube[SYNC] < FORBIDDEN for i, (scope, cube) in enumerate(merged.items()) if scope in forbidding}
     buckets, last = _buckets(domains, order, tuple(kept), [*scopes, *extra_scopes], len(scopes), position, pure)
@@ -169,61 +171,39 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
 
 
 def _merge(
-    segment: Segment, position: dict[int, int]
+    segment: Segment, scopes: Sequence[tuple[int, ...]], only: Sequence[bool], position: dict[int, int]
 ) -> tuple[dict[tuple[int, ...], IntArray], set[tuple[int, ...]]]:
     """Sum tables of one scope, and small ones into the first larger one that holds their variables.
 
-    What only forbids is left alone: its scopes are told, too.
+    ``scopes``: of each table the variables that are not decided; ``only``: whether it only forbids. What only forbids
+    is left alone: its scopes are told, too.
     """
+    sync, hide, cover, *others = segment.numbers
+    numbers = np.stack([np.minimum(sync, FORBIDDEN), hide - cover, *others])
+    domains, starts = segment.domains, segment.offsets
     found: dict[tuple[int, ...], IntArray] = {}
     pure: set[tuple[int, ...]] = set()
     by_variable: dict[int, list[tuple[int, ...]]] = {}
-    for table in sorted(segment.tables, key=lambda t: -len(t.variables)):
-        scope = tuple(sorted(table.variables, key=position.__getitem__))
-        cube = np.transpose(_cube(table), (0, *(1 + table.variables.index(v) for v in scope)))
+    for table in sorted(range(len(scopes)), key=lambda table: -len(scopes[table])):
+        given = scopes[table]
+        scope = tuple(sorted(given, key=position.__getitem__))
+        cube = numbers[:, starts[table] : starts[table + 1]].reshape(len(NUMBERS), *[domains[v] for v in given])
+        if scope != given:
+            cube = cube.transpose(0, *[1 + given.index(v) for v in scope])
         near = by_variable.get(scope[0], []) if scope else found
         home = scope if scope in found else next((h for h in near if all(v in h for v in scope)), None)
         if home is None:
-            found[scope] = np.ascontiguousarray(cube)
-            if is_pure(table):
+            found[scope] = cube
+            if only[table]:
                 pure.add(scope)
             for v in scope if scope not in pure else ():
                 by_variable.setdefault(v, []).append(scope)
         else:
-            if not is_pure(table):
+            if not only[table]:
                 pure.discard(home)
-            shape = tuple(segment.domains[v] if v in scope else 1 for v in home)
+            shape = [domains[v] if v in scope else 1 for v in home]
             found[home] = found[home] + cube.reshape(len(NUMBERS), *shape)
-    for cube in found.values():
-        sync = cube[SYNC : SYNC + 1]
-        np.minimum(sync, FORBIDDEN, out=sync, where=sync >= FORBIDDEN // 2)
     return found, pure
-
-
-def _without_decided(table: Table, free: frozenset[int]) -> Table:
-    at = [i for i, v in enumerate(table.variables) if v in free]
-    shape = tuple(table.sync_ns.shape[i] for i in at)
-
-    def cut(values: IntArray | None) -> IntArray | None:
-        return None if values is None else values.reshape(shape)
-
-    return replace(
-        table, variables=tuple(table.variables[i] for i in at), sync_ns=table.sync_ns.reshape(shape),
-        hide_ns=cut(table.hide_ns), cover_ns=cut(table.cover_ns), earlier_ns=cut(table.earlier_ns),
-        ahead_ns=cut(table.ahead_ns), bytes=cut(table.bytes), transient_bytes=cut(table.transient_bytes),
-    )  # fmt: skip
-
-
-def _cube(table: Table) -> IntArray:
-    zeros = np.zeros_like(table.sync_ns)
-    hide, cover, earlier, ahead, held, transient = (
-        zeros if values is None else values
-        for values in (
-            table.hide_ns, table.cover_ns, table.earlier_ns, table.ahead_ns, table.bytes, table.transient_bytes,
-        )
-    )  # fmt: skip
-    sync = np.minimum(table.sync_ns, FORBIDDEN)
-    return np.stack([sync, hide - cover, earlier, ahead, held, transient])
 
 
 def _buckets(
