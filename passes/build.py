@@ -303,7 +303,7 @@ class Builder:
         for name in carried:
             fact = self.model.facts[block.name, name]
             sizes = np.array([local_bytes(layout, fact.type) for layout in have.layouts[name]], dtype=np.int64)
-            held = np.where(inner.dropped, sizes[:, None], 0)
+            held = np.where(inner.ways.dropped, sizes[:, None], 0)
             passing = np.repeat(2 * sizes[:, None], len(inner.modes), axis=1) if fact.grad else None
             inner.tables.append(inner.memory((have.variable[name], inner.mode), held, passing))
 

@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -26,12 +27,15 @@ from autopar.passes.recompute import Keeping
 HUB_LIMIT = 3
 
 
+_Prices: TypeAlias = dict[tuple[Layout, Layout], tuple[int, ...]]
+
+
 @dataclass(eq=False)
 class Conversions:
     """Prices of layout changes, each computed once."""
 
     pricing: Pricing
-    known: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
+    known: dict[tuple[object, ...], _Prices] = field(default_factory=dict)
     walked: dict[tuple[object, ...], tuple[Step, ...] | None] = field(default_factory=dict)
 
     @functools.cached_property
@@ -69,12 +73,21 @@ class Conversions:
         ``crosses_time``: the value may change on the microbatch axis: the loss, which is summed, and what
         depends on no parameter, which is computed for the whole batch before the first microbatch.
         """
-        if have == need:
+        return self._looked_up(self._prices(fact, crosses_time), fact, have, need, crosses_time=crosses_time)
+
+    def _prices(self, fact: Fact, crosses_time: bool) -> _Prices:
+        """Those known of values like this one."""
+        return self.known.setdefault((fact.type, fact.grad, fact.parameter, crosses_time), {})
+
+    def _looked_up(
+        self, known: _Prices, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool
+    ) -> tuple[int, ...]:
+        if have is need or have == need:
             return (0,) * self.numbers
-        key = (fact.type, fact.grad, fact.parameter, crosses_time, have, need)
-        if key not in self.known:
-            self.known[key] = self._price(fact, have, need, crosses_time=crosses_time)
-        return self.known[key]
+        found = known.get((have, need))
+        if found is None:
+            found = known[have, need] = self._price(fact, have, need, crosses_time=crosses_time)
+        return found
 
     def _price(self, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool) -> tuple[int, ...]:
         never = (FORBIDDEN, *(0 for _ in range(1, self.numbers)))
@@ -89,7 +102,8 @@ class Conversions:
         self, fact: Fact, have: Sequence[Layout], need: Sequence[Layout], *, crosses_time: bool = False
     ) -> IntArray:
         """Prices, [number, have, need]."""
-        prices = [[self.cost_ns(fact, h, n, crosses_time=crosses_time) for n in need] for h in have]
+        known = self._prices(fact, crosses_time)
+        prices = [[self._looked_up(known, fact, h, n, crosses_time=crosses_time) for n in need] for h in have]
         return np.moveaxis(np.array(prices, dtype=np.int64).reshape(len(have), len(need), self.numbers), 2, 0)
 
 

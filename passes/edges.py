@@ -86,10 +86,11 @@ class Edges:
             haves = list(dict.fromkeys(have))
             needs = list(dict.fromkeys(layout for group in groups for layout in group))
             start = self.conversions.matrix(fact, haves, needs, crosses_time=crosses_time)
-            several = any(len(group) > 1 for group in groups)
-            between = self.conversions.matrix(fact, needs, needs, crosses_time=crosses_time) if several else start
-            at = {layout: number for number, layout in enumerate(needs)}
-            prices = trees_ns(start, between, [[at[layout] for layout in group] for group in groups])
+            prices = start  # of sets of one layout each
+            if any(len(group) > 1 for group in groups):
+                between = self.conversions.matrix(fact, needs, needs, crosses_time=crosses_time)
+                at = {layout: number for number, layout in enumerate(needs)}
+                prices = trees_ns(start, between, [[at[layout] for layout in group] for group in groups])
             rows = [haves.index(layout) for layout in have]
             keeps = self.conversions.keeping.bytes(fact, have, groups, expensive=expensive) if selective else None
             saved = _saved(fact, have, groups, _keepers(consumers), free)
@@ -110,8 +111,9 @@ class Edges:
             for i, row in enumerate(starts):
                 for g, group in enumerate(groups):
                     start = self.conversions.matrix(fact, [row[g]], group)
-                    between = self.conversions.matrix(fact, group, group)
-                    prices[:, i, g] = trees_ns(start, between, [range(len(group))])[:, 0, 0]
+                    if len(group) > 1:
+                        start = trees_ns(start, self.conversions.matrix(fact, group, group), [range(len(group))])
+                    prices[:, i, g] = start[:, 0, 0]
                     own = row[g].local_shape(fact.type.shape)
                     saved[i, g] = sum(
                         local_bytes(layout, fact.type) for layout in group

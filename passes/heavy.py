@@ -64,7 +64,7 @@ def build_heavy(
 def _summed(segment: SegmentBuilder) -> Rest:
     """The least of every table by mode."""
     total = {name: np.zeros(len(segment.modes), dtype=np.int64) for name in (field.name for field in fields(Rest))}
-    for table in segment.tables:
+    for table in segment.segment().tables:
         for name, sums in total.items():
             array = getattr(table, name)
             if array is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.ir.layout import Layout
+from autopar.passes.by_mode import Modes, Plain
 from autopar.passes.candidate import Mode
 from autopar.passes.edges import Consumer, Edge, Edges
 from autopar.passes.facts import Fact
@@ -34,7 +35,7 @@ class Variable:
 
 @dataclass(eq=False)
 class SegmentBuilder:
-    """Collects variables and tables; variable 0 is the mode. One microbatch is held at once."""
+    """Collects variables and tables; variable 0 is the mode."""
 
     name: str
     modes: tuple[Mode, ...]
@@ -42,22 +43,11 @@ class SegmentBuilder:
     edges: Edges
     piped: bool = False
     variables: list[Variable] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[Table | Plain] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.mode = self.variable("mode", self.name, self.modes)
-        # how often the forward pass of cheap work runs, and of what selective recomputation does once
-        self.cheap = np.array([1 + (mode.recompute != "none") for mode in self.modes], dtype=np.int64)
-        self.dear = np.array([1 + (mode.recompute == "full") for mode in self.modes], dtype=np.int64)
-        self.dropped = np.array([mode.recompute != "none" for mode in self.modes], dtype=bool)
-        # how many backwards before the last have traffic, and how many forwards (torch's pipelines gather once)
-        self.befores = np.array([(self.microbatches - 1) * (mode.zero >= 2) for mode in self.modes], dtype=np.int64)
-        self.forwards = np.array(
-            [self.microbatches if mode.zero == 3 and not self.piped else 1 for mode in self.modes], dtype=np.int64
-        )
-        # what traffic within nodes lets go on: not what HSDP does there
-        self.beside = np.array([not mode.inside for mode in self.modes], dtype=np.int64)
-        self.selective = np.array([mode.recompute == "selective" for mode in self.modes], dtype=bool)
+        self.ways = Modes(self.modes, self.microbatches, self.pricing.overlap, piped=self.piped)
 
     @property
     def pricing(self) -> Pricing:
@@ -68,26 +58,10 @@ class SegmentBuilder:
         return len(self.variables) - 1
 
     def segment(self) -> Segment:
-        return Segment(
-            name=self.name, domains=tuple(len(v.values) for v in self.variables), tables=tuple(self.tables)
-        )
-
-    def passes_ns(self, forward: IntArray, backward: IntArray, again: IntArray) -> IntArray:
-        """Time in a step, a mode axis appended: forward ``again`` times."""
-        time = np.multiply.outer(forward, again) + backward[..., None]
-        return np.where(forward[..., None] >= FORBIDDEN, FORBIDDEN, self.microbatches * time)
-
-    def by_mode(self, saved: IntArray, kept: IntArray | None = None) -> tuple[IntArray, IntArray]:
-        """Saved bytes as (held through the step, held while the block runs backward), a mode axis appended.
-
-        ``kept``: what selective recomputation holds through the step.
-        """
-        both = np.repeat(saved[..., None], len(self.modes), axis=-1)
-        held, dropped = np.where(self.dropped, 0, both), np.where(self.dropped, both, 0)
-        if kept is not None and self.selective.any():
-            held = np.where(self.selective, kept[..., None], held)
-            dropped = np.where(self.selective, np.maximum(dropped - held, 0), dropped)
-        return held, dropped
+        plains = [table for table in self.tables if isinstance(table, Plain)]
+        made = iter(self.ways.tables(plains, self.mode))
+        tables = tuple(next(made) if isinstance(table, Plain) else table for table in self.tables)
+        return Segment(name=self.name, domains=tuple(len(v.values) for v in self.variables), tables=tables)
 
     def node(
         self, variable: int, forward: IntArray, backward: IntArray, saved: IntArray, transient: IntArray,
@@ -98,25 +72,11 @@ class SegmentBuilder:
         What selective recomputation keeps is in its edges, but for what is ``inner`` to an operation. ``sent``:
         communication inside it, each way. ``covers``, ``covers_back``: for how long other communication may go on.
         """
-        again = self.dear if expensive else self.cheap
-        time = self.passes_ns(forward, backward, again)
-        held, dropped = self.by_mode(saved, inner if expensive and inner.any() else None)
-        if expensive:
-            dropped = np.where(self.selective, 0, dropped)
-        cover, earlier, ahead = self._covers(covers, covers_back, again, self.pricing.overlap)
-        self.tables.append(Table(
-            variables=(variable, self.mode), sync_ns=time + self.passes_ns(sent, sent, again),
-            cover_ns=cover, earlier_ns=earlier, ahead_ns=ahead,
-            bytes=held, transient_bytes=dropped + transient[:, None], saved_bytes=held,
+        self.tables.append(Plain(
+            variables=(variable,), node=True, dear=expensive, forward_ns=forward + sent, backward_ns=backward + sent,
+            saved=saved, keeps=inner if expensive and inner.any() else None, passing=transient,
+            aside_ns=(covers, covers_back),
         ))  # fmt: skip
-
-    def _covers(
-        self, forward: IntArray, backward: IntArray, again: IntArray, share: float = 1.0
-    ) -> tuple[IntArray, IntArray | None, IntArray]:
-        """What such a time covers of the last backward, and of those before it and of forwards, as debts."""
-        last = np.rint(share * (np.multiply.outer(forward, again - 1) + backward[..., None])).astype(np.int64)
-        ahead = np.rint(share * forward[..., None]).astype(np.int64) * np.ones_like(again)
-        return last, None if self.microbatches == 1 else -last * self.befores, -ahead * self.forwards
 
     def memory(self, variables: tuple[int, ...], held: IntArray, transient: IntArray | None = None) -> Table:
         """``held`` of each microbatch."""
@@ -142,7 +102,7 @@ class SegmentBuilder:
         """
         edge = self.edges.value(
             fact, have, consumers, free=free, expensive=expensive, crosses_time=crosses_time,
-            selective=bool(self.selective.any()),
+            selective=bool(self.ways.selective.any()),
         )  # fmt: skip
         self._attach(producer, self.targets(value, consumers), edge)
 
@@ -151,7 +111,7 @@ class SegmentBuilder:
         kept: Kept,
     ) -> None:  # fmt: skip
         """A parameter's edge: ``starts[i][g]`` is the layout that conversions start from for storage i, group g."""
-        edge = self.edges.parameter(fact, starts, consumers, selective=bool(self.selective.any()))
+        edge = self.edges.parameter(fact, starts, consumers, selective=bool(self.ways.selective.any()))
         self._attach(producer, self.targets(name, consumers), edge, kept)
 
     def targets(self, value: str, consumers: Sequence[Consumer]) -> tuple[int, IntArray | None]:
@@ -184,35 +144,15 @@ class SegmentBuilder:
         self, producer: int, targets: tuple[int, IntArray | None], edge: Edge, kept: Kept | None = None
     ) -> None:
         variable, index = targets
-        time = self.passes_ns(edge.forward_ns, edge.backward_ns, self.dear)
-        held, dropped = self.by_mode(edge.saved, edge.keeps)
-        hide: IntArray | None = None
-        cover: IntArray | None = None
-        earlier: IntArray | None = None
-        ahead: IntArray | None = None
-        if edge.aside_ns is not None:
-            cover, earlier, ahead = self._covers(*edge.aside_ns, self.dear)
-            cover, ahead = cover * self.beside, ahead * self.beside
-            earlier = None if earlier is None else earlier * self.beside
-        per_microbatch = held
-        if kept is not None:
-            time, held, dropped = time + kept.sync_ns, held + kept.bytes, dropped + kept.transient_bytes
-            time, hide = np.minimum(time, FORBIDDEN), kept.hide_ns
-            ahead = kept.ahead_ns if ahead is None else kept.ahead_ns + ahead
-            if self.microbatches > 1:
-                earlier = kept.earlier_ns if earlier is None else kept.earlier_ns + earlier
-        if index is not None:
-            time, held, dropped = time[:, index], held[:, index], dropped[:, index]
-            per_microbatch = per_microbatch[:, index]
-            hide = None if hide is None else hide[:, index]
-            cover = None if cover is None else cover[:, index]
-            earlier = None if earlier is None else earlier[:, index]
-            ahead = None if ahead is None else ahead[:, index]
         if variable == producer:
             raise ValueError("a value's producer and consumer are one variable")
-        self.tables.append(Table(
-            variables=(producer, variable, self.mode), sync_ns=time, hide_ns=hide, cover_ns=cover, earlier_ns=earlier,
-            ahead_ns=ahead, bytes=held, transient_bytes=dropped, saved_bytes=per_microbatch,
+        at = (slice(None), slice(None) if index is None else index)
+        self.tables.append(Plain(
+            variables=(producer, variable), node=False, dear=True, forward_ns=edge.forward_ns[at],
+            backward_ns=edge.backward_ns[at], saved=edge.saved[at],
+            keeps=None if edge.keeps is None else edge.keeps[at],
+            aside_ns=None if edge.aside_ns is None else (edge.aside_ns[0][at], edge.aside_ns[1][at]),
+            kept=kept if kept is None or index is None else kept.picked(index),
         ))  # fmt: skip
 
 

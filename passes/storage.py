@@ -86,6 +86,10 @@ class Kept:
     bytes: IntArray
     transient_bytes: IntArray
 
+    def picked(self, needs: IntArray) -> Kept:
+        """Of these sets of layouts needed, in this order."""
+        return Kept(**{field.name: getattr(self, field.name)[:, needs] for field in fields(Kept)})
+
 
 def keep(
     fact: Fact,
@@ -113,15 +117,16 @@ def keep(
     out = {field.name: np.zeros(shape, dtype=np.int64) for field in fields(Kept)}
     cache: dict[tuple[int, tuple[str, ...], tuple[str, ...], Mode], _Numbers] = {}
     for i, layout in enumerate(layouts):
+        uneven = any(layout.padded(dim, extent) for dim, extent in enumerate(fact.type.shape))
         for j, need in enumerate(needs):
+            kept_as_used = _kept_as_used(layout, need)
             owned = runtime_axes(layout, need, trainable=stored.trainable) if not stored.buffer else ()
             if conversions.pricing.uneven and stored.trainable and not stored.buffer:
                 owned = (DATA_AXIS,)  # however it is used (``uneven.py``)
             late = step_axes(layout, need, owned, trainable=stored.trainable and not stored.buffer)
             for k, mode in enumerate(modes):
-                uneven = any(layout.padded(dim, extent) for dim, extent in enumerate(fact.type.shape))
                 # FSDP2 puts even parts together only
-                if (mode.zero < 3 and not _kept_as_used(layout, need)) or (mode.zero and owned and uneven):
+                if (mode.zero < 3 and not kept_as_used) or (mode.zero and owned and uneven):
                     out["sync_ns"][i, j, k] = FORBIDDEN
                     continue
                 key = (i, owned, late, mode)
