@@ -29,6 +29,7 @@ def kinds(model: Model, found: Positions) -> dict[tuple[str, str], int]:
                 tuple(rule.sizes.items()), rule.operands, rule.results, rule.whole, rule.partial, rule.reduce,
                 rule.contiguous, rule.uneven, rule.classes, model.shapes[key],
                 tuple(sorted(found.factors[key].items())), found.uneven.get(key, frozenset()),
+                key in found.unbound,
             )  # fmt: skip
             known[key] = numbers.setdefault(kind, len(numbers))
     return known

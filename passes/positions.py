@@ -18,6 +18,7 @@ from typing import TypeAlias
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.optable import node_rule
 from autopar.ir.rules import Dim, NodeRule
+from autopar.passes.unbound import unbound
 
 # (label, start, size): label is batch, sequence, class, expert or cut.
 Mark: TypeAlias = tuple[str, int, int]
@@ -66,13 +67,15 @@ class Positions:
     """``marks[graph, value][dim]`` and, for each node, ``factors[graph, node][factor]``: sorted marks.
 
     ``uneven``: factors of each node that an axis may cut into padded parts. ``inner``: whether an axis is offered a
-    minor factor where it may have the major one in front of it: a larger axis may have that one alone.
+    minor factor where it may have the major one in front of it: a larger axis may have that one alone. ``unbound``:
+    nodes that no axis's name binds.
     """
 
     marks: Mapping[tuple[str, str], tuple[tuple[Mark, ...], ...]]
     factors: Mapping[tuple[str, str], Mapping[str, tuple[Mark, ...]]]
     uneven: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     inner: bool = False
+    unbound: frozenset[tuple[str, str]] = frozenset()
 
     def has(self, graph: str, value: str, label: str) -> bool:
         return any(mark[0] == label for dim in self.marks[graph, value] for mark in dim)
@@ -128,6 +131,10 @@ def positions(graph: Graph, rules: Rules, inputs: Mapping[str, tuple[int | None,
             key: frozenset(f for f in rule.uneven if ("class", 1, rule.sizes[f]) in state.factors[key][f])
             for key, rule in rules.items() if rule.uneven
         },
+        unbound=unbound(graph, {
+            name: any(mark[0] == "batch" for marks in dims for mark in marks)
+            for (part, name), dims in state.marks.items() if part == graph.name
+        }),
     )  # fmt: skip
 
 

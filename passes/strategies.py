@@ -147,7 +147,7 @@ def _bound(
     Nothing where some of it is only read or summed up: adding up the parts of a loss may take longer than doing it all
     everywhere, and so may attention's. Nor need views follow cp: what is read whole is gathered where it is smallest.
     """
-    if rule.view and axis not in BATCH_AXES:
+    if key in found.unbound or (rule.view and axis not in BATCH_AXES):
         return []
     kept = {factor for dims in rule.results for dim in dims for factor in dim}
     role, marks = ROLES[axis][0], found.factors[key]

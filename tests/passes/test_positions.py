@@ -145,3 +145,23 @@ def test_labels_and_logits_share_their_rows() -> None:
     assert marks.offered(("loss", "l"), "*b0", 4, "dp", 2) == (1,)
     assert marks.offered(("loss", "l"), "*b1", 6, "cp", 3) == (1,)
     assert marks.offered(("loss", "l"), "*b0", 4, "tp", 2) == ()
+
+
+HEAD = """
+graph @head {
+  %x: f64[4,8] = input() {name="x"}
+  %w: f64[8,8] = param() {fqn="w"}
+  %c: f64[36,8] = param() {fqn="c"}
+  %f: f64[4,8] = aten.linear.default(%x, %w) {}
+  %y: f64[4,36] = aten.linear.default(%f, %c) {}
+  %z: f64[4,36] = aten.relu.default(%y) {}
+  %o: f64[4,8] = aten.relu.default(%f) {}
+  return %z, %o
+}
+"""
+
+
+def test_a_head_with_more_parameters_than_data_is_bound_by_no_name() -> None:
+    """And so is what follows it; what reads an input has no gradient to send back, and what reads much is bound."""
+    assert found(HEAD, x=(0, None))[1].unbound == {("head", "y"), ("head", "z")}
+    assert not found(HEAD.replace("f64[4,", "f64[400,"), x=(0, None))[1].unbound

@@ -238,3 +238,22 @@ def test_gradients_flow_from_parameters_only() -> None:
     assert isinstance(graph, Graph)
     assert {name for (_, name), fact in known.items() if fact.grad} == {"w", "b"}
     assert {name for (_, name), fact in known.items() if fact.pure} == {"x"}
+
+
+HEAD = """
+graph @g {
+  %x: f64[B,12] = input() {name="x"}
+  %v: f64[12,12] = param() {fqn="v"}
+  %w: f64[24,12] = param() {fqn="w"}
+  %u: f64[B,12] = aten.linear.default(%x, %v) {}
+  %y: f64[B,24] = aten.linear.default(%u, %w) {}
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(("batch", "choices"), [("8", ["*b0", "-"]), ("80", ["*b0"])])
+def test_dp_may_leave_a_head_alone_whose_parameters_outweigh_what_it_reads(batch: str, choices: list[str]) -> None:
+    """All then read the batch whole and no gradient is summed; larger batches are split."""
+    mesh = Mesh((("dp", 2),))
+    assert list(table(legal(HEAD.replace("B", batch), "y", mesh, x=(0, None)), mesh)) == choices
