@@ -194,9 +194,8 @@ class Bounds:
         if rung in (Rung.ROUGH, Rung.OWN):
             return self._free_ns(candidate, enough_ns=enough_ns, rough=rung == Rung.ROUGH)
         if rung == Rung.FEWEST:
-            fewer = replace(candidate, count=candidate.fewest, more=())
             known = candidate.count > candidate.fewest or self.binds or self.heavy.there
-            return self._free_ns(fewer, enough_ns=enough_ns) if known else 0
+            return self._fewest_ns(candidate, enough_ns) if known else 0
         if self.own_only:
             return 0
         mesh = candidate.mesh
@@ -214,6 +213,16 @@ class Bounds:
             axes = [axis for axis in mesh.names if axis in PRIME_AXES]
             return max((self._share_ns(mesh, axis, candidate.count) for axis in axes), default=0)
         return self._axes_ns(candidate, enough_ns)
+
+    def _fewest_ns(self, candidate: Candidate, enough_ns: int | None) -> int | None:
+        """From the fewest microbatches that are not slow enough for want of memory."""
+        count, slow = candidate.fewest, UNREACHABLE_NS
+        if self.binds and candidate.shape is None and enough_ns is not None and not self.own_only:
+            shares = {n: self._share_ns(candidate.mesh, None, n) for n in (candidate.count, *candidate.more)}
+            count = next((n for n, share in shares.items() if share < enough_ns), count)
+            slow = min((share for n, share in shares.items() if n < count), default=slow)
+        free = self._free_ns(replace(candidate, count=count, more=()), enough_ns=enough_ns)
+        return None if free is None else min(free, slow)
 
     def by_count(self, candidate: Candidate) -> list[Candidate]:
         """The candidate without numbers of microbatches that are surely slow for want of memory, and each of those."""

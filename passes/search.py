@@ -155,7 +155,8 @@ class _Search:
         if bounds.heavy.there and candidate.rung == Rung.POOLED and candidate.more:
             return bounds.counted(candidate)
         if bounds.binds and candidate.rung == Rung.FEWEST and candidate.more:
-            return bounds.each_count(candidate)
+            each = bounds.each_count(candidate)  # memory says no more of some: they are bounded without it again
+            return [replace(c, rung=Rung.AXIS, fewest=c.count) if c.bound_ns <= candidate.bound_ns else c for c in each]
         if (bounds.binds or (bounds.heavy.there and candidate.shape is None)) and candidate.rung == Rung.SHARED:
             return [replace(candidate, rung=Rung.OWN)]  # to ignore memory tells little
         higher = bounds.raised(candidate, self.standing.above(candidate))
