@@ -33,6 +33,8 @@ from autopar.passes.solve import AnySolver, solve, solver_of
 GROUNDS = 16  # of so many meshes what their problems share is kept
 # Microbatches that cost so much more than most of them, for want of memory, are not tried first.
 NEAR = 1.001
+# A bound that grows by less than this, for want of memory, tells too little to be worked out for more numbers of them.
+LITTLE = 1.005
 # Axes along which devices exchange what grows with the work, however few they are.
 PRIME_AXES = ("cp", "tp")
 # Numbers of microbatches that bound all their multiples: few of them, so that many pipelines share one problem.
@@ -257,7 +259,7 @@ class Bounds:
         counts = candidate.count, *candidate.more
         for count in sorted(counts, key=lambda count: (("pooled", "dp", 1, count, False) not in self.known, -count)):
             least = min(least, self._share_ns(candidate.mesh, None, count))
-            if least <= NEAR * candidate.bound_ns:
+            if least <= LITTLE * candidate.bound_ns:
                 return 0
         return least
 
