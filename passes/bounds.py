@@ -26,15 +26,12 @@ from autopar.passes.heavy import build_heavy
 from autopar.passes.heavy_bounds import HeavyBounds
 from autopar.passes.kinds import kinds
 from autopar.passes.outer import Candidate, Rung
+from autopar.passes.pooled_bounds import PooledBounds
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
-from autopar.passes.solve import AnySolver, solve, solver_of
+from autopar.passes.solve import AnySolver, solver_of
 
 GROUNDS = 16  # of so many meshes what their problems share is kept
-# Microbatches that cost so much more than most of them, for want of memory, are not tried first.
-NEAR = 1.001
-# A bound that grows by less than this, for want of memory, tells too little to be worked out for more numbers of them.
-LITTLE = 1.005
 # Axes along which devices exchange what grows with the work, however few they are.
 PRIME_AXES = ("cp", "tp")
 # Numbers of microbatches that bound all their multiples: few of them, so that many pipelines share one problem.
@@ -143,6 +140,11 @@ class Bounds:
         """What few operations with most of the weights say by themselves."""
         return HeavyBounds(self)
 
+    @cached_property
+    def pooled(self) -> PooledBounds:
+        """What one device, or one axis, says with the memory of all."""
+        return PooledBounds(self)
+
     def _cut(self, count: int) -> None:
         """Remember whether one device cannot take so many microbatches either: time leaves no choice, so none can."""
         if count in self.cut:
@@ -173,16 +175,6 @@ class Bounds:
             del self.grounds[next(iter(self.grounds))]
         return ground
 
-    @property
-    def ample_bytes(self) -> int:
-        """What one device that does everything holds, if nothing is done to hold less; of one microbatch."""
-        key = ("ample bytes",)
-        if key not in self.known:
-            encoded = self.encode(self.alone("dp", 1), None, ample=True, alone=True)
-            free = None if encoded is None else solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0)
-            self.known[key] = 0 if free is None else free.bytes
-        return self.known[key] or 0
-
     def raised(self, candidate: Candidate, enough_ns: int | None = None) -> Candidate | None:
         """The candidate with the next bound; None if the model cannot be placed so. ``enough_ns``: rules it out."""
         rung = Rung.OWN if candidate.uneven else Rung(candidate.rung + 1)
@@ -194,7 +186,7 @@ class Bounds:
     def _bound_ns(self, candidate: Candidate, rung: Rung, enough_ns: int | None) -> int | None:
         """0 where there is no such bound."""
         if rung in (Rung.ROUGH, Rung.OWN):
-            return self._free_ns(candidate, enough_ns=enough_ns, rough=rung == Rung.ROUGH)
+            return self.free_ns(candidate, enough_ns=enough_ns, rough=rung == Rung.ROUGH)
         if rung == Rung.FEWEST:
             known = candidate.count > candidate.fewest or self.binds or self.heavy.there
             return self._fewest_ns(candidate, enough_ns) if known else 0
@@ -204,7 +196,7 @@ class Bounds:
         if rung == Rung.DEVICE:
             return max(self._floor_ns(mesh, "dp", 1), self.heavy.reducing_ns(candidate))
         if rung == Rung.POOLED:
-            return self._least_share_ns(candidate)
+            return self.pooled.least_share_ns(candidate)
         if rung == Rung.HEAVY:
             return self.heavy.alone_ns(candidate)
         if rung == Rung.PRIME:
@@ -213,89 +205,18 @@ class Bounds:
             if not self.binds or len(mesh.axes) == 1:
                 return 0
             axes = [axis for axis in mesh.names if axis in PRIME_AXES]
-            return max((self._share_ns(mesh, axis, candidate.count) for axis in axes), default=0)
+            return max((self.pooled.share_ns(mesh, axis, candidate.count) for axis in axes), default=0)
         return self._axes_ns(candidate, enough_ns)
 
     def _fewest_ns(self, candidate: Candidate, enough_ns: int | None) -> int | None:
         """From the fewest microbatches that are not slow enough for want of memory."""
         count, slow = candidate.fewest, UNREACHABLE_NS
         if self.binds and candidate.shape is None and enough_ns is not None and not self.own_only:
-            shares = {n: self._share_ns(candidate.mesh, None, n) for n in (candidate.count, *candidate.more)}
+            shares = {n: self.pooled.share_ns(candidate.mesh, None, n) for n in (candidate.count, *candidate.more)}
             count = next((n for n, share in shares.items() if share < enough_ns), count)
             slow = min((share for n, share in shares.items() if n < count), default=slow)
-        free = self._free_ns(replace(candidate, count=count, more=()), enough_ns=enough_ns)
+        free = self.free_ns(replace(candidate, count=count, more=()), enough_ns=enough_ns)
         return None if free is None else min(free, slow)
-
-    def by_count(self, candidate: Candidate) -> list[Candidate]:
-        """The candidate without numbers of microbatches that are surely slow for want of memory, and each of those."""
-        counts = (candidate.count, *candidate.more)
-        if self.own_only or len(counts) == 1:
-            return [candidate]
-        bounds = [self._share_ns(candidate.mesh, None, count) for count in counts]
-        first = next(at for at, bound in enumerate(bounds) if bound <= NEAR * min(bounds))
-        return [replace(candidate, count=counts[first], more=counts[first + 1 :]), *self._each(candidate, first)]
-
-    def counted(self, candidate: Candidate) -> list[Candidate]:
-        """One candidate for each of its numbers of microbatches, that first of which memory is no matter any more."""
-        each = self.each_count(candidate)
-        least = min(one.bound_ns for one in each)
-        first = next(one for one in each if one.bound_ns <= NEAR * least)
-        return [replace(one, late=one is not first) for one in each]
-
-    def each_count(self, candidate: Candidate) -> list[Candidate]:
-        """One candidate for each of its numbers of microbatches."""
-        return self._each(candidate, 1 + len(candidate.more))
-
-    def _each(self, candidate: Candidate, counts: int) -> list[Candidate]:
-        numbers = (candidate.count, *candidate.more)[:counts]
-        alone = [replace(candidate, count=count, more=(), late=True) for count in numbers]
-        return [
-            replace(one, bound_ns=max(one.bound_ns, self._share_ns(one.mesh, None, one.count))) for one in alone
-        ]
-
-    def _least_share_ns(self, candidate: Candidate) -> int:
-        """Over its numbers of microbatches, of which the most hold least; 0 once one tells little more than before."""
-        least = UNREACHABLE_NS
-        counts = candidate.count, *candidate.more
-        for count in sorted(counts, key=lambda count: (("pooled", "dp", 1, count, False) not in self.known, -count)):
-            least = min(least, self._share_ns(candidate.mesh, None, count))
-            if least <= LITTLE * candidate.bound_ns:
-                return 0
-        return least
-
-    def _share_ns(self, mesh: Mesh, axis: str | None, count: int) -> int:
-        """One stage's time if an axis alone, or one device, did all work in so many microbatches with all memory.
-
-        An axis with others inside may hold pieces that do not lie together.
-        """
-        world = math.prod(size for _, size in mesh.axes)
-        size = 1 if axis is None else mesh.size(axis)
-        inner = axis is not None and axis != mesh.names[-1]
-        return self._pooled_ns(axis or "dp", size, count, inner=inner) * size // world
-
-    def _pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
-        key = "pooled", axis, size, count, inner
-        if key not in self.known:
-            fewer = self.known.get(("pooled", axis, size, count // 2, inner)) if count % 2 == 0 else None
-            free = self._free_ns(self.alone(axis, size), alone=True) or 0 if size == 1 else 0
-            if fewer is not None and fewer <= NEAR * free:
-                return free  # memory is no matter with fewer
-            self.known[key] = max(free, self._solved_pooled_ns(axis, size, count, inner=inner))
-        return self.known[key] or 0
-
-    def _solved_pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
-        one = replace(self.alone(axis, size), count=count)
-        encoded = self.encode(one, None, pooled=True, inner=inner, alone=True)
-        if encoded is None:
-            return 0
-        memory = self.memory_bytes * self.cluster.world_size // size
-        solver = solver_of(encoded[0].problem, memory_bytes=memory, price=self.price)
-        found = solver.solution(0) if size == 1 else None
-        self.evaluations += solver.evaluations
-        if found is not None and found.status == "infeasible":
-            return UNREACHABLE_NS
-        self.price = self.price or (0.0 if found is None else found.price)
-        return max(solver.bound_ns, 0)
 
     def _prime_ns(self, mesh: Mesh, axis: str, size: int) -> int:
         """From as many devices along the axis as its smallest factor, on the best links that there are."""
@@ -310,35 +231,50 @@ class Bounds:
 
         A pipeline's microbatches are small; the devices that do the work of all run as many more of them.
         """
-        near, bound, mesh = self.cluster.gpus_per_node, 0, candidate.mesh
-        small = 1 if candidate.shape is None else candidate.count * data_parallel(mesh)
-        for axis, size in reversed(mesh.axes):
+        bound, mesh = 0, candidate.mesh
+        for axis, _ in reversed(mesh.axes):
             last = axis == mesh.names[-1]
-            counts = [size] if last and len(mesh.axes) > 1 else []
-            if enough_ns is not None and self.cluster.has_equal_nodes:
-                fewer = [n for n in range(2, size) if size % n == 0 and (near % n == 0 or (last and n % near == 0))]
-                counts = [*fewer, *counts]
-            floors = [(count, 1) for count in counts]
-            if last and self.cluster.has_equal_nodes:
-                floors += [(size, many) for many in MANY if small % many == 0]
-            for count, microbatches in floors if axis in PRIME_AXES else ():
-                bound = max(bound, self._floor_ns(mesh, axis, count, inner=not last, microbatches=microbatches))
+            for count, microbatches, inside in self._fewer(candidate, axis, enough_ns) if axis in PRIME_AXES else ():
+                floor = self._floor_ns(mesh, axis, count, inner=not last, microbatches=microbatches, inside=inside)
+                bound = max(bound, floor)
                 if enough_ns is not None and bound >= enough_ns:
                     return bound
         return bound
 
-    def _floor_ns(self, mesh: Mesh, axis: str, size: int, *, inner: bool = False, microbatches: int = 1) -> int:
-        """From one axis alone, innermost: its devices do the work of all."""
-        world = math.prod(size for _, size in mesh.axes)
-        one = replace(self.alone(axis, size), count=microbatches)
-        return (self._free_ns(one, inner=inner, alone=True) or 0) * size // world
+    def _fewer(self, candidate: Candidate, axis: str, enough_ns: int | None) -> list[tuple[int, int, int]]:
+        """How many devices along the axis to ask, in how many microbatches, and how many are nearer to each than those.
 
-    def alone(self, axis: str, size: int) -> Candidate:
-        """One axis of so many devices, innermost."""
-        full = Mesh((("rest", self.cluster.world_size // size), (axis, size)))
+        Where others fill what an axis leaves of each node: it all, since what is gathered across nodes does not shrink.
+        """
+        mesh, near, equal = candidate.mesh, self.cluster.gpus_per_node, self.cluster.has_equal_nodes
+        size, last = mesh.size(axis), axis == mesh.names[-1]
+        small = 1 if candidate.shape is None else candidate.count * data_parallel(mesh)
+        counts = [size] if last and len(mesh.axes) > 1 else []
+        across = []
+        if enough_ns is not None and equal:
+            fewer = [n for n in range(2, size) if size % n == 0 and (near % n == 0 or (last and n % near == 0))]
+            counts = [*fewer, *counts]
+            here = axis_groups(candidate.full.axes, self.cluster)[axis].ranks_per_node
+            inside = math.prod(n for _, n in candidate.full.axes[candidate.full.index(axis) + 1 :])
+            if not last and here < size and (here * inside == near or inside % near == 0):
+                across = [(size, 1, inside)]
+        many = [count for count in MANY if small % count == 0] if last and equal else []
+        return [*((count, 1, 1) for count in counts), *across, *((size, count, 1) for count in many)]
+
+    def _floor_ns(
+        self, mesh: Mesh, axis: str, size: int, *, inner: bool = False, microbatches: int = 1, inside: int = 1
+    ) -> int:
+        """From one axis alone: its devices do the work of all. ``inside``: how many lie between two of them."""
+        world = math.prod(size for _, size in mesh.axes)
+        one = replace(self.alone(axis, size, inside), count=microbatches)
+        return (self.free_ns(one, inner=inner, alone=True) or 0) * size // world
+
+    def alone(self, axis: str, size: int, inside: int = 1) -> Candidate:
+        """One axis of so many devices, innermost but for so many others ``inside``."""
+        full = Mesh((("rest", self.cluster.world_size // (size * inside)), (axis, size), ("inside", inside)))
         return Candidate(mesh=Mesh(((axis, size),)), full=full, count=1, fewest=1)
 
-    def _free_ns(
+    def free_ns(
         self, candidate: Candidate, *, inner: bool = False, alone: bool = False, enough_ns: int | None = None,
         rough: bool = False,
     ) -> int | None:  # fmt: skip

@@ -130,7 +130,8 @@ class Plain:
         """
         standing, counts = self.standing, (candidate.count, *candidate.more)
         enough = standing.limits.memory_bytes * standing.bounds.cluster.world_size // UNEVEN
-        guess = next((at for at, n in enumerate(counts) if n * enough >= standing.bounds.ample_bytes), len(counts) - 1)
+        ample = standing.bounds.pooled.ample_bytes
+        guess = next((at for at, n in enumerate(counts) if n * enough >= ample), len(counts) - 1)
         start = 0 if hooked else guess
         if not hooked:
             standing.done(candidate, candidate.bound_ns)  # of the numbers that are not tried

@@ -153,16 +153,15 @@ class _Search:
         """The candidate with its next bound. Where memory binds one for each number of microbatches."""
         bounds = self.bounds
         if bounds.heavy.there and candidate.rung == Rung.POOLED and candidate.more:
-            return bounds.counted(candidate)
+            return bounds.pooled.counted(candidate)
         if bounds.binds and candidate.rung == Rung.FEWEST and candidate.more:
-            each = bounds.each_count(candidate)  # memory says no more of some: they are bounded without it again
-            return [replace(c, rung=Rung.AXIS, fewest=c.count) if c.bound_ns <= candidate.bound_ns else c for c in each]
+            return bounds.pooled.first_count(candidate)
         if (bounds.binds or (bounds.heavy.there and candidate.shape is None)) and candidate.rung == Rung.SHARED:
             return [replace(candidate, rung=Rung.OWN)]  # to ignore memory tells little
         higher = bounds.raised(candidate, self.standing.above(candidate))
         if higher is None:
             return []
-        return bounds.by_count(higher) if higher.rung == Rung.OWN and higher.shape is None else [higher]
+        return bounds.pooled.by_count(higher) if higher.rung == Rung.OWN and higher.shape is None else [higher]
 
     def run(self, candidates: list[Candidate]) -> None:
         """Meshes of data axes first, then those with tp, so that the many others have a plan to beat; in a quick search

@@ -1,0 +1,120 @@
+"""Bounds on outer choices within memory: one device, or one axis alone, that has the memory of all.
+
+Devices hold together what one would, or more. So they say which numbers of microbatches are slow for want of memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from autopar.ir.mesh import Mesh
+from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
+from autopar.passes.outer import Candidate, Rung
+from autopar.passes.solve import solve, solver_of
+
+if TYPE_CHECKING:
+    from autopar.passes.bounds import Bounds
+
+# Microbatches that cost so much more than most of them, for want of memory, are not tried first.
+NEAR = 1.001
+# A bound that grows by less than this, for want of memory, tells too little to be worked out for more numbers of them.
+LITTLE = 1.005
+
+
+@dataclass(eq=False)
+class PooledBounds:
+    """Each is worked out once."""
+
+    bounds: Bounds
+    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    @cached_property
+    def ample_bytes(self) -> int:
+        """What one device that does everything holds, if nothing is done to hold less; of one microbatch."""
+        encoded = self.bounds.encode(self.bounds.alone("dp", 1), None, ample=True, alone=True)
+        return 0 if encoded is None else solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0).bytes
+
+    def by_count(self, candidate: Candidate) -> list[Candidate]:
+        """The candidate without numbers of microbatches that are surely slow for want of memory, and each of those."""
+        counts = (candidate.count, *candidate.more)
+        if self.bounds.own_only or len(counts) == 1:
+            return [candidate]
+        bounds = [self.share_ns(candidate.mesh, None, count) for count in counts]
+        first = next(at for at, bound in enumerate(bounds) if bound <= NEAR * min(bounds))
+        return [replace(candidate, count=counts[first], more=counts[first + 1 :]), *self._each(candidate, first)]
+
+    def counted(self, candidate: Candidate) -> list[Candidate]:
+        """One candidate for each of its numbers of microbatches, that first of which memory is no matter any more."""
+        each = self.each_count(candidate)
+        least = min(one.bound_ns for one in each)
+        first = next(one for one in each if one.bound_ns <= NEAR * least)
+        return [replace(one, late=one is not first) for one in each]
+
+    def first_count(self, candidate: Candidate) -> list[Candidate]:
+        """The candidate with its first number of microbatches alone, and with all others, whose own bound is next."""
+        first, *_ = self._each(candidate, 1)
+        count, *more = candidate.more
+        least = min(self.share_ns(candidate.mesh, None, n) for n in candidate.more)
+        others = replace(
+            candidate, count=count, fewest=count, more=tuple(more), rung=Rung.AXIS, late=True,
+            bound_ns=max(candidate.bound_ns, least),
+        )  # fmt: skip
+        return [first, others]
+
+    def each_count(self, candidate: Candidate) -> list[Candidate]:
+        """One candidate for each of its numbers of microbatches."""
+        return self._each(candidate, 1 + len(candidate.more))
+
+    def _each(self, candidate: Candidate, counts: int) -> list[Candidate]:
+        numbers = (candidate.count, *candidate.more)[:counts]
+        alone = [replace(candidate, count=count, more=(), late=True) for count in numbers]
+        return [
+            replace(one, bound_ns=max(one.bound_ns, self.share_ns(one.mesh, None, one.count))) for one in alone
+        ]
+
+    def least_share_ns(self, candidate: Candidate) -> int:
+        """Over its numbers of microbatches, of which the most hold least; 0 once one tells little more than before."""
+        least = UNREACHABLE_NS
+        counts = candidate.count, *candidate.more
+        for count in sorted(counts, key=lambda count: (("dp", 1, count, False) not in self.known, -count)):
+            least = min(least, self.share_ns(candidate.mesh, None, count))
+            if least <= LITTLE * candidate.bound_ns:
+                return 0
+        return least
+
+    def share_ns(self, mesh: Mesh, axis: str | None, count: int) -> int:
+        """One stage's time if an axis alone, or one device, did all work in so many microbatches with all memory.
+
+        An axis with others inside may hold pieces that do not lie together.
+        """
+        world = math.prod(size for _, size in mesh.axes)
+        size = 1 if axis is None else mesh.size(axis)
+        inner = axis is not None and axis != mesh.names[-1]
+        return self._pooled_ns(axis or "dp", size, count, inner=inner) * size // world
+
+    def _pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
+        key = axis, size, count, inner
+        if key not in self.known:
+            fewer = self.known.get((axis, size, count // 2, inner)) if count % 2 == 0 else None
+            free = self.bounds.free_ns(self.bounds.alone(axis, size), alone=True) or 0 if size == 1 else 0
+            if fewer is not None and fewer <= NEAR * free:
+                return free  # memory is no matter with fewer
+            self.known[key] = max(free, self._solved_pooled_ns(axis, size, count, inner=inner))
+        return self.known[key]
+
+    def _solved_pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
+        one = replace(self.bounds.alone(axis, size), count=count)
+        encoded = self.bounds.encode(one, None, pooled=True, inner=inner, alone=True)
+        if encoded is None:
+            return 0
+        memory = self.bounds.memory_bytes * self.bounds.cluster.world_size // size
+        solver = solver_of(encoded[0].problem, memory_bytes=memory, price=self.bounds.price)
+        found = solver.solution(0) if size == 1 else None
+        self.bounds.evaluations += solver.evaluations
+        if found is not None and found.status == "infeasible":
+            return UNREACHABLE_NS
+        self.bounds.price = self.bounds.price or (0.0 if found is None else found.price)
+        return max(solver.bound_ns, 0)
