@@ -215,7 +215,7 @@ class Bounds:
             shares = {n: self.pooled.share_ns(candidate.mesh, None, n) for n in (candidate.count, *candidate.more)}
             count = next((n for n, share in shares.items() if share < enough_ns), count)
             slow = min((share for n, share in shares.items() if n < count), default=slow)
-        free = self.free_ns(replace(candidate, count=count, more=()), enough_ns=enough_ns)
+        free = self.free_ns(replace(candidate, count=count, more=()), enough_ns=enough_ns, rough=True)
         return None if free is None else min(free, slow)
 
     def _prime_ns(self, mesh: Mesh, axis: str, size: int) -> int:

@@ -43,8 +43,9 @@ def nanoseconds(seconds: float) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pricing:
-    """Prices on ``mesh`` (with its microbatch axis); ``groups``: where each axis lies on the cluster.
+    """Prices on ``mesh`` (with its microbatch axis).
 
+    ``groups``: where each axis of all devices, outermost first, lies on the cluster.
     ``uneven``: data-parallel ranks take unequal shares, so nothing but the loss may cross them within a microbatch.
     Then an operation costs what it does on ``device`` or, None, on devices that each take what their speed allows.
     """
@@ -83,9 +84,9 @@ class Pricing:
     @functools.cached_property
     def inside(self) -> Inside:
         """Neighbours on one node along each axis that may reduce gradients; () where that is everybody or nobody."""
-        axes = [(axis, size) for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS]
-        known = inside_nodes(axes, self.cluster)
-        found = tuple((axis, known[axis]) for axis in known if reduces_gradients(axis) and self.mesh.size(axis) > 1)
+        known = inside_nodes([(axis, group.size) for axis, group in self.groups.items()], self.cluster)
+        axes = [axis for axis in self.mesh.names if axis in known and self.mesh.size(axis) > 1]
+        found = tuple((axis, known[axis]) for axis in axes if reduces_gradients(axis))
         return found if cut_inside(found, [axis for axis, _ in found], self.mesh.size) else ()
 
     @functools.cached_property
