@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autopar.cost_model import axis_groups
+from autopar.passes.candidate import DATA_AXES
+from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.heavy import Rest, heavy, rest
 from autopar.passes.outer import Candidate
@@ -62,9 +64,10 @@ class HeavyBounds:
     def alone_ns(self, candidate: Candidate) -> int | None:
         """From their problem alone, within the memory of all places where the number of microbatches is known.
 
-        0 where nothing is heavy, None where the candidate cannot be placed.
+        0 where nothing is heavy or every axis may share the experts out, which tells nothing. None where the candidate
+        cannot be placed.
         """
-        if not self.there:
+        if not self.there or not {*DATA_AXES, MIXED_AXIS} & {*candidate.mesh.names}:
             return 0
         groups = axis_groups(candidate.full.axes, self.bounds.cluster)
         near = tuple(groups[axis] for axis in candidate.mesh.names)
