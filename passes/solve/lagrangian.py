@@ -35,7 +35,7 @@ def search_multipliers(relaxation: Relaxation, progress: Progress, at: int, pric
     weights = _only(heaviest, instances)
     best = _search_memory(relaxation, progress, first, weights, price)
     for _ in range(WEIGHT_ROUNDS):
-        if best is first or best.candidate is None or _done(progress, at):
+        if best is first or best.candidate is None or _done(progress, at) or progress.close(at):
             break
         means = best.candidate.mean_works
         mean = sum(w * x for w, x in zip(weights, means, strict=True))
@@ -113,7 +113,7 @@ def _search_memory(
         value = found.value - price * limit
         if value > best_value:
             best, best_value = found, value
-        if found.candidate is None or _done(progress, at) or sharp == SHARP_STEPS:
+        if found.candidate is None or _done(progress, at) or sharp == SHARP_STEPS or (sharp and progress.close(at)):
             break
         here = _point(found.candidate, weights)
         line = low[0] + price * (low[1] - limit)

@@ -18,6 +18,9 @@ from autopar.passes.solve.relax import Evaluation
 
 NOTHING = -(1 << 62)
 
+CLOSE = 5e-3
+"""Multipliers that leave so much of the fastest assignment's time open are not refined; columns may still."""
+
 
 @dataclass(kw_only=True, eq=False)
 class Progress:
@@ -104,6 +107,10 @@ class Progress:
         lowest = float(self.floors.min())
         if math.isfinite(lowest):
             self.bound_ns = max(self.bound_ns, math.ceil(lowest))
+
+    def close(self, at: int) -> bool:
+        """Whether assignments with this shared state are not much faster than the fastest one known."""
+        return self.incumbent is not None and bool(self.floors[at] >= (1 - CLOSE) * self.incumbent.time)
 
     @property
     def least_bytes(self) -> int:
