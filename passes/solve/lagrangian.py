@@ -20,6 +20,7 @@ STEPS = 12
 SHARP_STEPS = 3
 TIGHTEN_ROUNDS = 2
 WEIGHT_ROUNDS = 3
+FINE = 1e-3  # a sharp step after the first that raises the bound by a smaller part is the last
 
 
 def search_multipliers(relaxation: Relaxation, progress: Progress, at: int, price: float) -> Evaluation:
@@ -107,13 +108,15 @@ def _search_memory(
             if high[1] >= low[1] or high[0] <= low[0]:
                 break
             price = (high[0] - low[0]) / (low[1] - high[1])
+        before = float(progress.floors[at])
         found = _tighten(relaxation, progress, Multipliers(memory=price, weights=weights), at)
         if sharp:
             found = sharpen(relaxation, progress, found)
         value = found.value - price * limit
         if value > best_value:
             best, best_value = found, value
-        if found.candidate is None or _done(progress, at) or sharp == SHARP_STEPS or (sharp and progress.close(at)):
+        enough = progress.close(at) or (sharp > 1 and float(progress.floors[at]) < (1 + FINE) * before)
+        if found.candidate is None or _done(progress, at) or sharp == SHARP_STEPS or (sharp and enough):
             break
         here = _point(found.candidate, weights)
         line = low[0] + price * (low[1] - limit)

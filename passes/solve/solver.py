@@ -88,7 +88,9 @@ class Solver:
                 best = self.relaxation.evaluate(best.multipliers, at=at)
                 progress.note(best)
             self.best = best
-            if levels[at] < effort and not progress.closed():
+            if effort == 1 and self._columns and progress.close(at):
+                levels[at] += 1
+            elif levels[at] < effort and not progress.closed():
                 self._columns = _improve(progress, best, *EFFORT_LIMITS[levels[at]])
                 levels[at] += 1
             elif not effort:
