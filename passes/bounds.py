@@ -313,7 +313,7 @@ class Bounds:
         before = solver.evaluations
         if rough:
             solver.tighten()
-        free = None if rough else solver.solution(0, upper_bound_ns=enough_ns)
+        free = None if rough and not solver.empty else solver.solution(0, upper_bound_ns=enough_ns)
         self.evaluations += solver.evaluations - before
         if free is None or free.status == "dominated":
             self.begun[key] = solver

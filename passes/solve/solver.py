@@ -66,6 +66,11 @@ class Solver:
         """What is proven whatever memory there is."""
         return self._progress.free_bound_ns
 
+    @property
+    def empty(self) -> bool:
+        """Whether it is known that no assignment is allowed, whatever memory there is."""
+        return self._progress.empty
+
     def tighten(self) -> None:
         """Raise the bound that ignores memory by what little work tells."""
         tighten(self.relaxation, self._progress)

@@ -82,6 +82,11 @@ class SplitSolver:
         lowest = float(free.min())
         return math.ceil(lowest) if math.isfinite(lowest) else 0
 
+    @property
+    def empty(self) -> bool:
+        """Whether it is known that no assignment is allowed, whatever memory there is."""
+        return self._progress.empty
+
     def tighten(self) -> None:
         """As ``Solver.tighten``."""
         tighten(self._relaxation, self._progress)
