@@ -61,13 +61,16 @@ class HeavyBounds:
             self.known[key] = reducing_ns(self._loads, pricing, self.bounds.memory_bytes * places)
         return self.known[key] or 0
 
+    def bound_ns(self, candidate: Candidate) -> int | None:
+        """``alone_ns``, but 0 where every axis may share the experts out: it tells little there."""
+        return self.alone_ns(candidate) if {*DATA_AXES, MIXED_AXIS} & {*candidate.mesh.names} else 0
+
     def alone_ns(self, candidate: Candidate) -> int | None:
         """From their problem alone, within the memory of all places where the number of microbatches is known.
 
-        0 where nothing is heavy or every axis may share the experts out, which tells nothing. None where the candidate
-        cannot be placed.
+        0 where nothing is heavy, None where the candidate cannot be placed.
         """
-        if not self.there or not {*DATA_AXES, MIXED_AXIS} & {*candidate.mesh.names}:
+        if not self.there:
             return 0
         groups = axis_groups(candidate.full.axes, self.bounds.cluster)
         near = tuple(groups[axis] for axis in candidate.mesh.names)

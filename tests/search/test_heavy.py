@@ -78,7 +78,10 @@ def test_experts_that_nothing_splits_enough_are_ruled_out_without_a_problem_of_t
     bounds = Bounds(
         model=made, cluster=arguments.cluster, profile=arguments.profile, positions=marks, memory_bytes=5 * 10**9
     )
-    raised = bounds.raised(replace(candidates[0], more=(), rung=Rung.POOLED))
-    assert raised is not None
-    assert raised.bound_ns == UNREACHABLE_NS
+    one = replace(candidates[0], more=(), rung=Rung.POOLED)
+    assert one.mesh.names == ("tp",)
+    assert bounds.heavy.alone_ns(one) == UNREACHABLE_NS
     assert bounds.problems == 1
+    raised = bounds.raised(one)  # the search does not ask where every axis may share them out
+    assert raised is not None
+    assert (raised.rung, raised.bound_ns, bounds.problems) == (Rung.HEAVY, 0, 1)
