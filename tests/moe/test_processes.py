@@ -78,7 +78,8 @@ def test_training_is_that_of_one_device(case: Case) -> None:
         here, every = rank.kept
         cut = case.mesh.get("dp", 1) if case.options.get("zero") else 1
         assert 0 < here <= 1.05 / (ways * cut) * every
-        assert rank.exchanged == (None if ways == 1 else case.inside)
+        # tp may share whole experts out too, where sending tokens is faster than adding parts of results up
+        assert rank.exchanged == case.inside if ways > 1 else rank.exchanged in (None, 0)
         assert min(rank.split.values()) >= 0.95
         assert rank.place[1] == ways * case.mesh.get("dp", 1)
     assert len({rank.place[0] for rank in ranks}) == ranks[0].place[1]
