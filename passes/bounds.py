@@ -2,10 +2,9 @@
 
 Let one device do the work of several neighbours: it takes at most as many times as long, since every price is a start
 plus a rate. So one device bounds every mesh, two along an axis all meshes with twice as many or any even number there,
-and the mesh of an innermost axis all meshes that end in it. Devices hold together what one would, or more: so one with
-the memory of all bounds every mesh with as many microbatches (also a pipeline, which holds at least one of them).
-More microbatches never cost less, so few bound many. A pipeline takes its share of all work on one stage's devices,
-stretched by its bubble.
+and the mesh of an innermost axis all meshes that end in it. More microbatches never cost less, so few bound many. A
+pipeline takes its share of all work on one stage's devices, stretched by its bubble. Bounds within memory are in
+``pooled_bounds.py``.
 """
 
 from __future__ import annotations

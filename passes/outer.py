@@ -50,7 +50,7 @@ class Rung(IntEnum):
     HEAVY = 3  # what has most of the weights, on its mesh
     PRIME = 4  # the fewest devices along one of its axes
     AXIS = 5  # each axis alone, or fewer devices along it
-    FEWEST = 6  # its mesh with the fewest microbatches
+    FEWEST = 6  # its mesh with the fewest microbatches that may fit, memory ignored, at little work
     SHARED = 7  # where memory binds: each axis alone, with the memory of all
     ROUGH = 8  # itself, memory ignored, at little work
     OWN = 9  # itself, memory ignored

@@ -13,7 +13,7 @@ from autopar.passes.paced import pace
 from autopar.passes.pricing import Pricing
 from autopar.passes.settled import peak_bytes
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import AnySolver, Solution
+from autopar.passes.solve import CLOSE, AnySolver, Solution
 from autopar.passes.standing import LEANER, Best, Standing
 
 Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], AnySolver]"
@@ -21,8 +21,6 @@ Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], AnySolver]"
 
 # What is not cut over all devices takes so many times as much of their memory as one device alone would hold.
 UNEVEN = 2
-
-CLOSE = 5e-3  # a plan that may be slower than its mesh's best by this part only is not worked on any further
 
 
 @dataclass(eq=False)

@@ -1,6 +1,7 @@
 """Bounds on outer choices within memory: one device, or one axis alone, that has the memory of all.
 
-Devices hold together what one would, or more. So they say which numbers of microbatches are slow for want of memory.
+Devices hold together what one would, or more: so one with the memory of all bounds every mesh with as many
+microbatches (also a pipeline, which holds at least one of them), and says which numbers are slow for want of memory.
 """
 
 from __future__ import annotations

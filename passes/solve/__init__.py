@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from autopar.passes.problem import Problem
 from autopar.passes.solve.model import Model, between
+from autopar.passes.solve.progress import CLOSE
 from autopar.passes.solve.solution import CallRuns, Solution, Status
 from autopar.passes.solve.solver import Solver
 from autopar.passes.solve.split import SplitSolver, is_wide
@@ -21,8 +22,8 @@ from autopar.passes.solve.staged import Places, staged_bound_ns
 from autopar.passes.solve.states import apart
 
 __all__ = [
-    "AnySolver", "CallRuns", "Model", "Places", "Solution", "Status", "apart", "between", "solve", "solver_of",
-    "staged_bound_ns",
+    "CLOSE", "AnySolver", "CallRuns", "Model", "Places", "Solution", "Status", "apart", "between", "solve",
+    "solver_of", "staged_bound_ns",
 ]  # fmt: skip
 
 AnySolver = Solver | SplitSolver

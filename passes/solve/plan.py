@@ -148,7 +148,7 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
         [m.reshape(len(NUMBERS), -1) for m in merged.values()] or [np.zeros((len(NUMBERS), 0), np.int64)], axis=1
     )
     sizes = [math.prod(domains[v] for v in scope) for scope in scopes]
-    blocked = numbers[SYNC] >= FORBIDDEN // 2  # several were added
+    blocked = numbers[SYNC] >= FORBIDDEN // 2  # with what was added, which is far less
     numbers[SYNC, blocked] = FORBIDDEN
     extra_scopes = [tuple(sorted(scope, key=position.__getitem__)) for scope in extras]
     pure = {i: cube[SYNC] < FORBIDDEN for i, (scope, cube) in enumerate(merged.items()) if scope in forbidding}

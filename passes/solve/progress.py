@@ -19,7 +19,7 @@ from autopar.passes.solve.relax import Evaluation
 NOTHING = -(1 << 62)
 
 CLOSE = 5e-3
-"""Multipliers that leave so much of the fastest assignment's time open are not refined; columns may still."""
+"""What may be slower than the best by this part only is not worked on much further."""
 
 
 @dataclass(kw_only=True, eq=False)
