@@ -150,7 +150,7 @@ class _Search:
         return []
 
     def raised(self, candidate: Candidate) -> list[Candidate]:
-        """The candidate with its next bound. Where memory binds, its first number of microbatches apart from the others."""
+        """The candidate with its next bound; where memory binds its first number of microbatches, and the others."""
         bounds = self.bounds
         if bounds.heavy.there and candidate.rung == Rung.POOLED and candidate.more:
             return bounds.pooled.counted(candidate)
