@@ -66,6 +66,8 @@ def convert(src: Layout, dst: Layout, shape: tuple[int, ...], *, grad: bool) -> 
     steps: list[Step] = []
     now = src
     pending = [axis for axis in src.mesh.names if src[axis] != dst[axis]]
+    if len(pending) == 1 and dst.problem(shape) is None:  # as most do
+        return one_axis(src, pending[0], dst[pending[0]], shape, grad=grad)
     while pending:
         ready = [
             (order, axis) for axis in pending if (order := _readiness(now, dst, axis, shape)) is not None

@@ -74,8 +74,12 @@ class Pricing:
     def collective_ns(self, kind: str, payload_bytes: int, axis: str) -> int:
         if axis == MICROBATCH_AXIS or kind not in COLLECTIVES:
             return 0
-        group = self.groups.get(axis) or self._halves[axis]
-        return nanoseconds(collective_s(kind, payload_bytes, group, self.cluster, self.profile))
+        key = kind, payload_bytes, axis
+        if key not in self._known_collectives_ns:
+            group = self.groups.get(axis) or self._halves[axis]
+            seconds = collective_s(kind, payload_bytes, group, self.cluster, self.profile)
+            self._known_collectives_ns[key] = nanoseconds(seconds)
+        return self._known_collectives_ns[key]
 
     def shared_ns(self, kind: str, payload_bytes: int, axis: str, among: int) -> int:
         """One parameter's share of a collective that it and others, ``among`` in all, go through at once."""
@@ -215,6 +219,10 @@ class Pricing:
 
     @functools.cached_property
     def _known_ns(self) -> dict[OpCost, int]:
+        return {}
+
+    @functools.cached_property
+    def _known_collectives_ns(self) -> dict[tuple[str, int, str], int]:
         return {}
 
 

@@ -84,7 +84,8 @@ class Solver:
             if at is None:
                 break
             best = self.best
-            if best is None or at in self._paused or (at not in self._searched and not best.near(at)):
+            unfinished = best is None or at in self._paused or best.at in self._paused
+            if best is None or unfinished or (at not in self._searched and not best.near(at)):
                 best = search_multipliers(self.relaxation, progress, at, self._price)
                 (self._paused if progress.dominated else self._searched).add(at)
                 self._paused -= self._searched

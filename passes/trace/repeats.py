@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx.traceback import preserve_node_meta, set_stack_trace
 
 from autopar.passes.trace.hidden import Hidden
 from autopar.passes.trace.instances import Instance, instances
@@ -167,7 +168,9 @@ class Repeats:
 
     def _repeat(self, leader: _Leader, call: _Call) -> Any:
         reads_again(leader.reads, call.instance.modules)
-        results = REPEAT(leader.site, len(self.calls), call.tensors)
+        with preserve_node_meta():
+            set_stack_trace([leader.call.instance.path])
+            results = REPEAT(leader.site, len(self.calls), call.tensors)
         self.calls.append((leader.call.instance, call.instance))
         for result, (*_, learns) in zip(results, _results[leader.site], strict=True):
             if learns and not result.requires_grad:
