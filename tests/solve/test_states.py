@@ -12,6 +12,7 @@ from autopar.passes.solve.brute import best_objective, outcomes
 from autopar.passes.solve.split import SplitSolver
 from autopar.passes.solve.states import apart
 from tests.solve.instances import random_problem
+from tests.solve.layers import layer_stack
 
 UNLIMITED = 10**12
 
@@ -58,3 +59,15 @@ def test_little_work_first_changes_no_answer() -> None:
         found, fresh = solver.solution(2), solve(problem, memory_bytes=UNLIMITED)
         assert before <= rough <= found.bound_ns
         assert (found.status, found.objective_ns) == (fresh.status, fresh.objective_ns)
+
+
+def test_a_search_of_multipliers_that_was_paused_is_gone_on_with() -> None:
+    problem = layer_stack(4, count=12, variables=16, size=4, shared=True)
+    free = solve(problem, memory_bytes=UNLIMITED, effort=0)
+    budget = free.bytes // 2
+    fresh = solve(problem, memory_bytes=budget, effort=1)
+    solver = solver_of(problem, memory_bytes=budget)
+    paused = solver.solution(0, upper_bound_ns=(free.bound_ns + fresh.objective_ns) // 2)
+    found = solver.solution(1, upper_bound_ns=UNLIMITED)
+    assert paused.status == "dominated"
+    assert (found.status, found.objective_ns) == (fresh.status, fresh.objective_ns)
