@@ -1,8 +1,8 @@
 """Folded graph + mesh + prices → ``Problem``, and how to read its solution.
 
-Every operation is a variable over its strategies, every parameter one over its storages, every value with
-several consumers a hub; a block is a segment whose carried and shared values are variables shared with
-the main graph.
+Every operation is a variable over its strategies (but for views, which follow what they view), every parameter one
+over its storages, every value with several consumers a hub; a block is a segment whose carried and shared values are
+variables shared with the main graph.
 """
 
 from __future__ import annotations
