@@ -63,7 +63,6 @@ def _variant(graph: Graph, variables: tuple[Variable, ...], values: tuple[int, .
             mode = chosen
         elif isinstance(chosen, Strategy):
             nodes[variable.name] = chosen
-            nodes.update((name, strategies[value]) for name, strategies in variable.followers)
         elif isinstance(chosen, Layout) and variable.kind in ("source", "shared"):
             layouts[variable.name] = chosen
     inputs = {node.result.name for node in graph.sources("input")}

@@ -1,8 +1,8 @@
 """Folded graph + mesh + prices → ``Problem``, and how to read its solution.
 
-Every operation is a variable over its strategies (but for views, which follow what they view), every parameter one
-over its storages, every value with several consumers a hub; a block is a segment whose carried and shared values are
-variables shared with the main graph.
+Every operation is a variable over its strategies, every parameter one over its storages, every value with
+several consumers a hub; a block is a segment whose carried and shared values are variables shared with
+the main graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from autopar.passes.problem import Chain, Problem
 from autopar.passes.segments import SegmentBuilder, Variable
 from autopar.passes.storage import as_used, keep, settled_axes, storages
 from autopar.passes.strategies import NOTHING, NodeShapes, Strategy
-from autopar.passes.values import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +164,6 @@ class Builder:
         key = node_key(graph, node)
         shapes, operands = self.model.shapes[key], flat_operands(node)
         legal = self._legal(graph, node)
-        if self._follows(graph, into, node, legal, values):
-            return
         variable = into.variable("node", node.results[0].name, legal)
         needs, results = self.ground.layouts(legal)
         for value, layouts in zip(node.results, results, strict=True):
@@ -178,29 +175,6 @@ class Builder:
         prices = self.ground.prices(graph, node, legal)
         if prices.any():  # a view's are nothing
             into.node(variable, *prices, expensive=is_expensive(node))
-
-    def _follows(
-        self, graph: Graph, into: SegmentBuilder, node: Node, legal: tuple[Strategy, ...], values: Values
-    ) -> bool:
-        """Whether a view, which costs nothing, is decided with what it views: nobody else uses that, it holds no less,
-        and each of its layouts leaves one strategy of the view. What else it may be viewed in is reached behind it."""
-        present = [name for name in flat_operands(node) if name is not None]
-        view = self.model.rules[node_key(graph, node)].view and len(node.results) == 1 and node.target != ASSIGN
-        if not view or len(present) != 1 or present[0] not in values.used_once or node.result.name in values.passed:
-            return False
-        viewed = self.model.facts[graph.name, present[0]].type
-        leader, have = values.variable.get(present[0]), values.layouts.get(present[0], ())
-        if leader is None or into.variables[leader].kind != "node" or node.result.type.numel > viewed.numel:
-            return False
-        (needs,), (gives,) = self.ground.layouts(legal)
-        if any(needs.count(layout) != 1 for layout in dict.fromkeys(have)):
-            return False
-        picked = [needs.index(layout) for layout in have]
-        expensive = is_expensive(values.producers[present[0]])
-        keeps = np.array([local_bytes(layout, viewed) for layout in have], np.int64) if expensive else None
-        into.follow(leader, node.result.name, [legal[number] for number in picked], keeps)
-        values.set(node.result.name, leader, tuple(gives[number] for number in picked))
-        return True
 
     def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
@@ -392,3 +366,18 @@ class Builder:
                 ample=self.ample,
             )  # fmt: skip
         into.parameter(name, fact, producer, starts, consumers, known[key])
+
+
+class Values:
+    """Where each value of a graph comes from, in which layouts, and who needs it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.variable: dict[str, int] = {}
+        self.layouts: dict[str, tuple[Layout, ...]] = {}
+        self.saved: set[str] = set()
+        self.consumers: dict[str, list[Consumer]] = {name: [] for name in graph.values()}
+
+    def set(self, name: str, variable: int, layouts: tuple[Layout, ...], *, saved: bool = False) -> None:
+        self.variable[name], self.layouts[name] = variable, layouts
+        if saved:
+            self.saved.add(name)

@@ -18,14 +18,13 @@ import numpy as np
 from autopar.ir.graph import Graph, Node
 from autopar.ir.layout import Layout
 from autopar.ir.program import MICROBATCH_AXIS
-from autopar.passes.build import Builder, Encoded, Model
+from autopar.passes.build import Builder, Encoded, Model, Values
 from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
 from autopar.passes.positions import all_graphs, flat_operands, node_key
 from autopar.passes.problem import Chain, Problem, Table
 from autopar.passes.segments import SegmentBuilder
-from autopar.passes.values import Values
 
 Key = tuple[str, str]
 

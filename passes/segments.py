@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -26,15 +26,11 @@ Choice: TypeAlias = "Strategy | Layout | Mode | tuple[Layout, ...]"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """``kind``: node, source, hub, need, carried, shared, out or mode. ``name``: the value (or graph) it decides.
-
-    ``followers``: other nodes that it decides, by their first result, and their strategy for each of its values.
-    """
+    """``kind``: node, source, hub, need, carried, shared, out or mode. ``name``: the value (or graph) it decides."""
 
     kind: str
     name: str
     values: tuple[Choice, ...]
-    followers: tuple[tuple[str, tuple[Strategy, ...]], ...] = ()
 
 
 @dataclass(eq=False)
@@ -60,17 +56,6 @@ class SegmentBuilder:
     def variable(self, kind: str, name: str, values: Sequence[Choice]) -> int:
         self.variables.append(Variable(kind, name, tuple(values)))
         return len(self.variables) - 1
-
-    def follow(self, variable: int, name: str, strategies: Sequence[Strategy], keeps: IntArray | None) -> None:
-        """The variable decides the view ``name``, too, which reads what it views as it is. ``keeps``: bytes of that,
-        where selective recomputation holds it."""
-        leader = self.variables[variable]
-        self.variables[variable] = replace(leader, followers=(*leader.followers, (name, tuple(strategies))))
-        if keeps is not None and self.ways.selective.any():
-            none = np.zeros(keeps.shape, np.int64)
-            self.tables.append(Plain(
-                variables=(variable,), node=False, dear=True, forward_ns=none, backward_ns=none, saved=none, keeps=keeps
-            ))  # fmt: skip
 
     def segment(self) -> Segment:
         plains = [table for table in self.tables if isinstance(table, Plain)]

@@ -19,7 +19,6 @@ from autopar.passes.conversions import Conversions
 from autopar.passes.lower import lower
 from autopar.passes.positions import Positions, positions
 from autopar.passes.prepare import canonical_graph, input_dims, prepare
-from autopar.passes.pricing import Pricing
 from autopar.passes.solve import Solution, solve
 from autopar.passes.trace import Traced, trace
 from autopar.runtime.parity import compare
@@ -99,21 +98,16 @@ def places(name: str, layers: int, folded: bool) -> Positions:
     return positions(model.graph, model.rules, model.settings.inputs)
 
 
-def encode(case: Case) -> tuple[Model, Encoded, Pricing]:
-    """The problem of the case, built anew."""
-    model = prepared(case.model, case.layers, case.folded, case.zero, case.recompute)
-    pricing = pricing_of(with_time(mesh_of(case.mesh), case.microbatches), str(NETWORKS / f"{case.network}.toml"))
-    found = places(case.model, case.layers, case.folded)
-    return model, build(model, found, pricing, case.microbatches), pricing
-
-
 @functools.cache
 def planned(case: Case) -> Planned:
     """The optimal plan."""
-    model, encoded, pricing = encode(case)
+    model = prepared(case.model, case.layers, case.folded, case.zero, case.recompute)
+    mesh = with_time(mesh_of(case.mesh), case.microbatches)
+    pricing = pricing_of(mesh, str(NETWORKS / f"{case.network}.toml"))
+    encoded = build(model, places(case.model, case.layers, case.folded), pricing, case.microbatches)
     solution = solve(encoded.problem, memory_bytes=MEMORY_BYTES)
     assert solution.status == "optimal"
-    assignment = decode(model, encoded, solution, pricing.mesh)
+    assignment = decode(model, encoded, solution, mesh)
     program = lower(model, assignment, Conversions(pricing), case.microbatches)
     return Planned(case=case, model=model, encoded=encoded, assignment=assignment, program=program,
                    solution=solution)  # fmt: skip
