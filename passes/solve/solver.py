@@ -84,8 +84,8 @@ class Solver:
             if at is None:
                 break
             best = self.best
-            unfinished = best is None or at in self._paused or best.at in self._paused
-            if best is None or unfinished or (at not in self._searched and not best.near(at)):
+            near = best is not None and (at in self._searched or best.near(at))
+            if best is None or not near or not self._paused.isdisjoint((at, best.at)):
                 best = search_multipliers(self.relaxation, progress, at, self._price)
                 (self._paused if progress.dominated else self._searched).add(at)
                 self._paused -= self._searched

@@ -168,7 +168,7 @@ class Repeats:
 
     def _repeat(self, leader: _Leader, call: _Call) -> Any:
         reads_again(leader.reads, call.instance.modules)
-        with preserve_node_meta():
+        with preserve_node_meta():  # else torch reads the Python stack of each node, which nobody asks for
             set_stack_trace([leader.call.instance.path])
             results = REPEAT(leader.site, len(self.calls), call.tensors)
         self.calls.append((leader.call.instance, call.instance))
