@@ -117,11 +117,12 @@ class SegmentBuilder:
     def targets(self, value: str, consumers: Sequence[Consumer]) -> tuple[int, IntArray | None]:
         """The variable that decides where the value is needed, and which set each of its entries means."""
         groups = self.edges.groups(consumers)
-        if len(consumers) == 1 and len(groups) == len(consumers[0].needs):
-            return consumers[0].variable, None
         if len(consumers) == 1:
+            variable, needs = consumers[0].variable, consumers[0].needs
+            if len(groups) == len(needs):  # all differ, and stand in their order
+                return variable, None
             at = {group[0]: number for number, group in enumerate(groups)}
-            return consumers[0].variable, np.array([at[layout] for layout in consumers[0].needs])
+            return variable, np.array([at[layout] for layout in needs])
         hub = self.variable("hub", value, groups)
         for consumer in consumers:
             variable, needs = self._need(value, consumer)
