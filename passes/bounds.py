@@ -23,6 +23,7 @@ from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
 from autopar.passes.heavy import build_heavy
 from autopar.passes.heavy_bounds import HeavyBounds
+from autopar.passes.helper import Answer, Helper
 from autopar.passes.kinds import kinds
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pooled_bounds import PooledBounds
@@ -70,7 +71,9 @@ class Bounds:
     binds: bool = False  # whether memory costs the best plan time; then bounds that ignore it tell little
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
     exact: set[tuple[object, ...]] = field(default_factory=set)  # of ``known``: what is not to be raised any further
-    begun: dict[tuple[object, ...], AnySolver] = field(default_factory=dict)  # the latest of the others
+    # The latest of the others; None: the helper's, tightened already.
+    begun: dict[tuple[object, ...], AnySolver | None] = field(default_factory=dict)
+    helper: Helper = field(default_factory=Helper)
     cut: set[int] = field(default_factory=set)  # numbers of microbatches that were tried on one device
     uncut: dict[int, UnsupportedError] = field(default_factory=dict)  # those that no mesh can take
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
@@ -287,21 +290,46 @@ class Bounds:
         alone = alone and bool(self.model.settings.constraints)
         key = near, candidate.count, schedule, inner, alone, candidate.uneven
         enough = rough or key in self.exact or (enough_ns is not None and (self.known.get(key) or 0) >= enough_ns)
-        if key not in self.known or not enough:
-            solver = self.begun.pop(key, None) or self._free_solver(candidate, schedule, inner=inner, alone=alone)
+        if key in self.known and enough:
+            return self.known[key]
+
+        def work() -> Answer | None:
+            before, tightened = self.evaluations, key in self.begun
+            solver = self.begun.pop(key, None)
+            if solver is None:
+                solver = self._free_solver(candidate, schedule, inner, alone, tightened=tightened)
             found = None if solver is None else self._raised_ns(candidate, key, solver, enough_ns, rough=rough)
-            self.known[key] = found
-            if found is None:
-                self.exact.add(key)
+            return None if found is None else Answer(found, self.evaluations - before, key in self.exact)
+
+        alike = key not in self.known and (rough or enough_ns is None)  # follows from nothing that was asked before
+        answer, others = self.helper.asked(("free", key, rough), work) if alike else (work(), False)
+        if answer is None or answer.exact:
+            self.exact.add(key)
+        elif others:
+            self._keep(key, None)
+        if answer is not None and others:
+            self.count(answer)
+        self.known[key] = None if answer is None else answer.bound_ns
         return self.known[key]
 
+    def count(self, answer: Answer) -> None:
+        """Of a problem that the helper worked out."""
+        self.problems, self.evaluations = self.problems + 1, self.evaluations + answer.evaluations
+
+    def _keep(self, key: tuple[object, ...], solver: AnySolver | None) -> None:
+        self.begun[key] = solver
+        if len(self.begun) > GROUNDS:
+            del self.begun[next(iter(self.begun))]
+
     def _free_solver(
-        self, candidate: Candidate, schedule: str | None, *, inner: bool, alone: bool
+        self, candidate: Candidate, schedule: str | None, inner: bool, alone: bool, *, tightened: bool
     ) -> AnySolver | None:
         encoded = self.encode(candidate, schedule, ample=True, inner=inner, alone=alone)
         if encoded is None:
             return None
         solver = solver_of(encoded[0].problem, memory_bytes=UNLIMITED_BYTES)
+        if tightened:
+            solver.tighten()
         self.evaluations += solver.evaluations
         return solver
 
@@ -315,9 +343,7 @@ class Bounds:
         free = None if rough and not solver.empty else solver.solution(0, upper_bound_ns=enough_ns)
         self.evaluations += solver.evaluations - before
         if free is None or free.status == "dominated":
-            self.begun[key] = solver
-            if len(self.begun) > GROUNDS:
-                del self.begun[next(iter(self.begun))]
+            self._keep(key, solver)
             return solver.bound_ns
         self.exact.add(key)
         if free.found:

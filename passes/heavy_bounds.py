@@ -11,6 +11,7 @@ from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.heavy import Rest, heavy, rest
+from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate
 from autopar.passes.pricing import Pricing
 from autopar.passes.reducing import Load, loads, reducing_ns
@@ -76,10 +77,13 @@ class HeavyBounds:
         near = tuple(groups[axis] for axis in candidate.mesh.names)
         key = "alone", near, candidate.schedule, candidate.count, not candidate.more
         if key not in self.known:
-            self.known[key] = self._solved_ns(candidate, known=not candidate.more)
+            answer, others = self.bounds.helper.asked(key, lambda: self._solved(candidate, known=not candidate.more))
+            if answer is not None and others:
+                self.bounds.count(answer)
+            self.known[key] = None if answer is None else answer.bound_ns
         return self.known[key]
 
-    def _solved_ns(self, candidate: Candidate, *, known: bool) -> int | None:
+    def _solved(self, candidate: Candidate, *, known: bool) -> Answer | None:
         encoded = self.bounds.encode(candidate, candidate.schedule, ample=not known, only_heavy=True)
         if encoded is None:
             return None
@@ -88,4 +92,5 @@ class HeavyBounds:
         solver = solver_of(encoded[0].problem, memory_bytes=memory)
         found = solver.solution(0)
         self.bounds.evaluations += solver.evaluations
-        return UNREACHABLE_NS if found.status == "infeasible" else max(solver.bound_ns, 0)
+        bound = UNREACHABLE_NS if found.status == "infeasible" else max(solver.bound_ns, 0)
+        return Answer(bound, solver.evaluations, exact=True)

@@ -24,6 +24,7 @@ from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
 from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
+from autopar.passes.climb import climb
 from autopar.passes.found import Found, Limits
 from autopar.passes.outer import Candidate, Rung, by_experts
 from autopar.passes.paced import pace
@@ -42,6 +43,11 @@ DIVE = 1.01
 # Where the best plan is slower than a bound by this factor, a better one is wanted before others are bounded.
 FAR = 1.2
 
+# Meshes that come first, so that the many others have a plan to beat.
+FIRST = (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",), ("dp", "tp"))
+
+WORTH_S = 0.1  # a search that takes longer gets a helper
+
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
 
@@ -59,6 +65,10 @@ class _Search:
     idle: int = 0
     limit: LimitReachedError | None = None  # why the first candidate was left that was too much to solve
     next_rank: float = math.inf  # of what comes after the candidate at hand
+    # what is explored after what is at hand: next, and at the end
+    next: list[Candidate] = field(default_factory=list)
+    last: list[Candidate] = field(default_factory=list)
+    helped: bool = False
 
     def __post_init__(self) -> None:
         self.bounds = self.standing.bounds
@@ -174,9 +184,13 @@ class _Search:
             plain = by_experts(c for c in candidates if c.shape is None)
             candidates = plain[:1] or candidates  # to tell how much is missing
         elif not self.bounds.own_only:
-            for names in (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",), ("dp", "tp")):
-                plain = [c for c in candidates if c.shape is None and c.mesh.names == names]
-                candidates = [*(c for c in candidates if c not in plain), *self.explore(plain)]
+            first = {names: [c for c in candidates if c.shape is None and c.mesh.names == names] for names in FIRST}
+            self.next = list(itertools.chain(*first.values()))
+            candidates = self.last = [c for c in candidates if c not in self.next]
+            for plain in first.values():
+                self.next = [c for c in self.next if c not in plain]
+                candidates = [*candidates, *self.explore(plain)]
+            self.last = []
         for candidate in self.explore(candidates):
             self.standing.done(candidate, candidate.step_bound_ns)
 
@@ -203,9 +217,29 @@ class _Search:
             else:
                 heapq.heappop(waiting)
             self.next_rank = waiting[0][0][0] if waiting else math.inf
+            before = self.standing.best
             for left in self.step(candidate):
                 heapq.heappush(waiting, (left.rank, next(numbers), left))
+            if self.standing.best is not before:
+                self.bounds.helper.tell_best(self.standing.best_ns)
+            self.delegate([candidate for _, _, candidate in waiting])
         return [candidate for _, _, candidate in sorted(waiting)]
+
+    def delegate(self, waiting: list[Candidate]) -> None:
+        """Let a helper raise bounds, too, once the search takes long enough."""
+        standing, helper = self.standing, self.bounds.helper
+        simple = self.helped or self.quick or self.hopeless or self.bounds.own_only
+        if simple or time.monotonic() - self.started < WORTH_S:
+            return
+        self.helped = True
+
+        def raised(candidate: Candidate) -> list[Candidate]:
+            standing.best_ns = helper.best_ns
+            if self.bounds.binds and candidate.rung == Rung.FEWEST and not candidate.more:
+                return []  # what comes next depends on what was found before
+            return self.raised(candidate)
+
+        helper.start(lambda: climb([*waiting, *self.next], self.last, raised, helper), standing.best_ns)
 
 
 def search(
@@ -229,7 +263,10 @@ def search(
     floor = floor_bytes(model, max(map(_shares(model), candidates)), profile)
     if floor > limits.memory_bytes:
         state.hopeless, state.standing.least_bytes = True, floor
-    state.run(candidates)
+    try:
+        state.run(candidates)
+    finally:
+        bounds.helper.stop()
     if state.standing.best is None:
         raise state.failure()
     best = state.standing.best

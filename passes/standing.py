@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from autopar.passes.bounds import Bounds
@@ -40,7 +41,7 @@ class Standing:
 
     bounds: Bounds
     limits: Limits
-    best_ns: float = 0.0
+    best_ns: float = math.inf
     best: Best | None = None
     closest: Closest | None = None
     least_bytes: int = UNLIMITED_BYTES
@@ -48,7 +49,7 @@ class Standing:
 
     def above(self, candidate: Candidate) -> int | None:
         """What is no better than the best plan, as a bound of the candidate; None while there is none."""
-        return candidate.bound_of(self.best_ns) if self.best else None
+        return None if math.isinf(self.best_ns) else candidate.bound_of(self.best_ns)
 
     def solver(self, encoded: Encoded, memory_bytes: int) -> AnySolver:
         """Knowing what memory was worth last."""

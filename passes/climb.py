@@ -1,0 +1,55 @@
+"""What a helper of a search does: it raises bounds of candidates that the search has not come to."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from autopar.ir.errors import LimitReachedError
+from autopar.passes.helper import BusyError, Helper
+from autopar.passes.outer import Candidate, Rung
+
+PATIENCE_S = 5.0  # for what the search has begun with and for news of a plan
+
+
+def climb(
+    soon: Sequence[Candidate], last: Sequence[Candidate], raised: Callable[[Candidate], list[Candidate]], helper: Helper
+) -> None:
+    """In the helper: raise the bounds of all that may be faster than the best plan.
+
+    Of what the search comes to soon the highest first, since it begins at the other end, then so of what it comes to
+    last. While there is no plan, only bounds that nobody asks how high they must be, of the last first.
+    """
+    waiting: list[tuple[bool, float, int, Candidate, bool]] = []
+    numbers, blind = itertools.count(), math.isinf(helper.best_ns)
+
+    def push(candidate: Candidate, *, near: bool) -> None:
+        first, rank = (not near, candidate.rank[0]) if blind else (near, -candidate.rank[0])
+        heapq.heappush(waiting, (not first, rank, next(numbers), candidate, near))
+
+    for one in soon:
+        push(one, near=True)
+    for one in last:
+        push(one, near=False)
+    parked: list[tuple[Candidate, bool]] = []
+    while waiting or parked:
+        helper.hear(0.0 if waiting else PATIENCE_S)
+        if blind != math.isinf(helper.best_ns) or not waiting:
+            blind = math.isinf(helper.best_ns)
+            again = [*parked, *(item[3:] for item in waiting)]
+            parked, waiting = [], []
+            for one, near in again:
+                push(one, near=near)
+        *_, candidate, near = heapq.heappop(waiting)
+        if blind and candidate.rung >= Rung.PRIME:
+            parked.append((candidate, near))
+        elif candidate.rung < Rung.ROUGH and candidate.rank[0] < helper.best_ns:
+            try:
+                for left in raised(candidate):
+                    push(left, near=near)
+            except LimitReachedError:
+                continue
+            except BusyError:
+                parked.append((candidate, near))

@@ -1,0 +1,136 @@
+"""A helper of a search: a copy of its process that works out bounds on another core.
+
+It answers what the search would have found itself, and nothing that follows from what was asked before. So whether
+there is a helper, and how fast it is, changes nothing but time. Each tells the other what it begins with and what it
+finds.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+STUCK_S = 5.0  # a helper that works on one bound for so long is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A bound, the evaluations that it took, and whether there is no more to be had."""
+
+    bound_ns: int
+    evaluations: int
+    exact: bool
+
+
+class BusyError(Exception):
+    """The search is at the same bound itself."""
+
+
+@dataclass(eq=False)
+class Helper:
+    """What the other process has found, by what was asked; nothing while there is no other.
+
+    ``here``: whether this is the helper. ``best_ns``: there, of the best plan of the search.
+    """
+
+    here: bool = False
+    best_ns: float = 0.0
+    _found: dict[Hashable, Answer | None] = field(default_factory=dict)  # None: to be asked here
+    _begun: set[Hashable] = field(default_factory=set)
+    _other: Connection | None = None
+    _pid: int = 0
+
+    def start(self, work: Callable[[], None], best_ns: float) -> None:
+        """Let a copy of this process ``work``, where there is a core for it."""
+        if self._other or not sys.platform.startswith("linux") or len(os.sched_getaffinity(0)) < 2:
+            return
+        ours, other = Pipe()
+        with warnings.catch_warnings():
+            # Other threads are not there in the copy. If one of them holds what it needs it is given up.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                ours.close()
+                self.here, self.best_ns, self._other = True, best_ns, other
+                work()
+            finally:
+                os._exit(0)  # nothing that is registered for the end of the process is the helper's to do
+        other.close()
+        self._other = ours
+
+    def stop(self) -> None:
+        """End the helper."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+        if self._other is not None:
+            self._other.close()
+            self._other = None
+
+    def asked(self, key: Hashable, work: Callable[[], Answer | None]) -> tuple[Answer | None, bool]:
+        """What the other one found, if it has been asked already, or what ``work`` finds; and which it is.
+
+        Raises BusyError in the helper where the search is at it; the search waits for the helper.
+        """
+        self.hear(0.0)
+        while key in self._begun and key not in self._found and self._other is not None:
+            if self.here:
+                raise BusyError
+            if not self.hear(STUCK_S):
+                self.stop()
+        if (answer := self._found.get(key)) is not None:
+            return answer, True
+        self._say(("begun", key))
+        try:
+            answer = work()
+        finally:
+            self._say(("found", key, answer))
+        return answer, False
+
+    def tell_best(self, best_ns: float) -> None:
+        self._say(("best", best_ns))
+
+    def _say(self, message: tuple[object, ...]) -> None:
+        if self._other is None:
+            return
+        if not self.here and not _takes(self._other):
+            self.stop()  # it has not listened for long
+            return
+        with suppress(OSError):  # it is done; what it said may not all have been heard
+            self._other.send(message)
+
+    def hear(self, timeout_s: float) -> bool:
+        """Take in what the other said, waiting so long for the first of it; whether there was any."""
+        heard = False
+        try:
+            while self._other is not None and self._other.poll(0.0 if heard else timeout_s):
+                match self._other.recv():
+                    case ("begun", key):
+                        self._begun.add(key)
+                    case ("found", key, answer):
+                        self._found[key] = answer
+                    case ("best", best_ns):
+                        self.best_ns = best_ns
+                heard = True
+        except (EOFError, OSError):
+            self.stop()
+            if self.here:
+                os._exit(0)
+        return heard
+
+
+def _takes(other: Connection) -> bool:
+    """Whether a message may be sent without waiting."""
+    asked = select.poll()
+    asked.register(other.fileno(), select.POLLOUT)
+    return bool(asked.poll(0))

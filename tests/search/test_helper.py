@@ -1,0 +1,179 @@
+"""A helper of a search answers what the search would have found, and nothing waits for one that does not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+import autopar
+from autopar.models import resolve
+from autopar.passes import helper as module
+from autopar.passes import search
+from autopar.passes.bounds import Bounds
+from autopar.passes.helper import Answer, BusyError, Helper
+
+TEN = Answer(10, 1, exact=True)
+
+
+def no_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def never() -> Answer:
+    pytest.fail("it was asked again")
+
+
+def late(seconds: float) -> Answer:
+    time.sleep(seconds)
+    return TEN
+
+
+def idle(here: Helper) -> None:
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "batch", "budget"),
+    [
+        ("llama3-8b", "2x8xH100-SXM", 64, None),
+        ("llama3-8b", "2x8xH100-SXM", 64, "6GB"),
+        ("mixtral-8x7b", "1x8xH100-SXM", 16, None),
+    ],
+)
+def test_a_helper_changes_nothing_but_time(
+    monkeypatch: pytest.MonkeyPatch, name: str, cluster: str, batch: int, budget: str | None
+) -> None:
+    answers: list[int] = []
+
+    def count(self: Bounds, answer: Answer) -> None:
+        answers.append(answer.bound_ns)
+        original(self, answer)
+
+    original = Bounds.count
+    monkeypatch.setattr(Bounds, "count", count)
+    monkeypatch.setattr(search, "WORTH_S", 0.0)
+    plans, problems = [], []
+    for cores in ({0, 1}, {0}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        model = resolve(f"zoo:{name}", batch_size=batch, seq_len=512, layers=4)
+        plan = autopar.plan(
+            model.model, model.example_inputs, cluster=cluster, mixed_precision="bf16", memory_budget=budget
+        )
+        assert plan.search is not None
+        plans.append(plan.to_bytes())
+        problems.append(len(answers))
+        assert no_children()
+    assert plans[0] == plans[1]
+    assert problems[0] == problems[1], "there was a helper where there is one core"
+    assert answers, "the helper was of no use"
+
+
+@pytest.fixture
+def helped(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Helper], None]], Helper]:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+
+    def start(work: Callable[[Helper], None]) -> Helper:
+        made = Helper()
+        made.start(partial(work, made), 1.0)
+        return made
+
+    return start
+
+
+Start = Callable[[Callable[[Helper], None]], Helper]
+
+
+def test_its_answers_are_taken(helped: Start) -> None:
+    def work(here: Helper) -> None:
+        here.asked("bound", lambda: TEN)
+        here.asked("impossible", lambda: None)
+
+    made = helped(work)
+    made.hear(60.0)
+    assert made.asked("bound", never) == (TEN, True)
+    assert made.asked("impossible", lambda: None) == (None, False)  # why not is for the search to find
+    made.stop()
+    assert no_children()
+
+
+def test_the_search_waits_for_what_it_has_begun_with(helped: Start) -> None:
+    def work(here: Helper) -> None:
+        here.asked("bound", lambda: late(0.3))
+
+    made = helped(work)
+    assert made.hear(60.0)
+    assert made.asked("bound", never) == (TEN, True)
+    made.stop()
+
+
+def test_it_leaves_the_search_what_that_has_begun_with(helped: Start) -> None:
+    def work(here: Helper) -> None:
+        here.hear(60.0)
+        with pytest.raises(BusyError):
+            here.asked("bound", never)
+        here.asked("left alone", lambda: TEN)
+        here.hear(60.0)
+        if here.asked("bound", never) == (TEN, True) and here.best_ns == 0.5:
+            here.asked("heard", lambda: TEN)
+
+    made = helped(work)
+    made.tell_best(0.5)
+    assert made.asked("bound", lambda: TEN if made.hear(60.0) else None) == (TEN, False)
+    while not made.asked("heard", lambda: None)[1]:
+        made.hear(60.0)
+    assert made.asked("left alone", never) == (TEN, True)
+    made.stop()
+
+
+def test_one_that_is_stuck_is_given_up(helped: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STUCK_S", 0.1)
+
+    def work(here: Helper) -> None:
+        here.asked("bound", lambda: late(600))
+
+    made = helped(work)
+    made.hear(60.0)
+    assert made.asked("bound", lambda: TEN) == (TEN, False)
+    assert no_children()
+
+
+def test_one_that_does_not_listen_holds_nobody_up(helped: Start) -> None:
+    made = helped(idle)
+    for number in range(2000):
+        made.asked(("x" * 1000, number), lambda: TEN)
+    assert no_children()
+
+
+def test_one_that_fails_is_done_without(helped: Start) -> None:
+    def work(here: Helper) -> None:
+        here.asked("bound", lambda: TEN)
+        raise MemoryError
+
+    made = helped(work)
+    made.hear(60.0)
+    while not no_children():
+        made.hear(60.0)
+    assert made.asked("bound", never) == (TEN, True)
+    assert made.asked("another", lambda: TEN) == (TEN, False)
+
+
+def test_it_ends_with_the_search(helped: Start) -> None:
+    made = helped(idle)
+    made.stop()
+    assert no_children()
+
+
+def test_there_is_none_for_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    made = Helper()
+    made.start(lambda: None, 1.0)
+    assert no_children()
+    assert made.asked("bound", lambda: TEN) == (TEN, False)
