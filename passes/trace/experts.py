@@ -32,8 +32,8 @@ _REGISTRY = "transformers.integrations.moe"
 _NAME = "autopar"
 _GATE = "_autopar_gate"
 _CHOSEN = "_experts_implementation_internal"
-# What the decorator of transformers leaves on a module of experts.
-_MARKS = {"has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "is_concatenated", "config"}
+# What the decorator of transformers leaves on a module of experts, whatever the version; later ones leave more.
+_MARKS = {"has_bias", "is_transposed", "config"}
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(), "sigmoid": torch.sigmoid, "tanh": torch.tanh,
@@ -87,10 +87,10 @@ def experts_as_one(model: nn.Module) -> Iterator[None]:
 
 def _traced(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """What the registry calls in place of a module's forward."""
-    up = self.gate_up_proj if self.has_gate else self.up_proj
+    up = self.gate_up_proj if _has_gate(self) else self.up_proj
     bias = None
     if self.has_bias:
-        bias = self.gate_up_proj_bias if self.has_gate else self.up_proj_bias
+        bias = self.gate_up_proj_bias if _has_gate(self) else self.up_proj_bias
     result: Tensor = torch.ops.autopar_trace.experts(
         hidden_states, top_k_index, top_k_weights, up, self.down_proj, bias,
         gate=self._autopar_gate, transposed=self.is_transposed,
@@ -102,21 +102,29 @@ def _traced(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
 
 def _known(model: nn.Module) -> dict[int, tuple[Any, str]]:
     """By identity, modules of experts with their gates, of configurations whose experts are all known."""
-    every = [module for module in model.modules() if state_of(module).keys() >= _MARKS]
+    every = [
+        module for module in model.modules()
+        if state_of(module).keys() >= _MARKS and hasattr(type(module), "_apply_gate")
+    ]  # fmt: skip
     tried: dict[object, str] = {}
     gates = {id(module): _gate_of(module, tried) for module in every}
     unknown = {id(module.config) for module in every if not gates[id(module)] or _CHOSEN not in vars(module.config)}
     return {id(module): (module, gates[id(module)]) for module in every if id(module.config) not in unknown}
 
 
+def _has_gate(module: Any) -> bool:
+    """Transformers 5.0 knows of no others."""
+    return bool(getattr(module, "has_gate", True))
+
+
 def _gate_of(module: Any, tried: dict[object, str]) -> str:
     """The text of a module's gate; empty for one that no text says. ``tried``: by what gates gave."""
-    if module.has_post_expert_norm or getattr(module, "_is_expert_parallel", False):
+    if getattr(module, "has_post_expert_norm", False) or getattr(module, "_is_expert_parallel", False):
         return ""
     x = torch.linspace(-9, 9, 48, dtype=torch.float64, device="cpu").reshape(6, 8).sin() * 11
     try:
         with torch.no_grad():
-            seen = module._apply_gate(x.clone()) if module.has_gate else module.act_fn(x.clone())
+            seen = module._apply_gate(x.clone()) if _has_gate(module) else module.act_fn(x.clone())
             key = tuple(seen.flatten().tolist())
     except Exception:  # noqa: BLE001 - a function of the user's, on numbers that it was not made for
         return ""
@@ -140,7 +148,7 @@ def _gives(gate: Gate, x: Tensor, seen: Tensor) -> bool:
 
 def _gates(module: Any) -> Iterator[Gate]:
     """Gates that a module may have, with the numbers that it holds: plain ones first."""
-    if not module.has_gate:
+    if not _has_gate(module):
         yield from (Gate(activation=name) for name in ACTIVATIONS)
         return
     numbers = [value for value in state_of(module).values() if type(value) is float and value > 0]

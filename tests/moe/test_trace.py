@@ -51,6 +51,16 @@ def test_a_layer_of_experts_is_one_operation(name: str) -> None:
     assert len(biases) == (len(found) if name in BIASED else 0)
 
 
+@pytest.mark.parametrize("name", GATES)
+def test_what_older_transformers_do_not_tell_is_not_asked_for(name: str) -> None:
+    """5.0 leaves two marks of a layer of experts, 5.17 four, 5.23 six."""
+    model = built(name)
+    for module in model.modules():
+        for mark in ("has_gate", "is_concatenated", "has_post_expert_norm", "_is_expert_parallel"):
+            vars(module).pop(mark, None)
+    assert {node.attr("gate") for node in experts_in(traced(model))} == {GATES[name]}
+
+
 def test_layers_of_experts_fold_into_one_block() -> None:
     """As dense ones do, router included."""
     model = built("mixtral")
