@@ -23,11 +23,12 @@ STUCK_S = 5.0  # a helper that works on one bound for so long is given up
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A bound, the evaluations that it took, and whether there is no more to be had."""
+    """A bound, the evaluations it took, whether there is no more to be had, and the price of memory (ns a byte)."""
 
     bound_ns: int
     evaluations: int
     exact: bool
+    price: float = 0.0
 
 
 class BusyError(Exception):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from autopar.ir.mesh import Mesh
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
+from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.solve import solve, solver_of
 
@@ -31,6 +32,7 @@ class PooledBounds:
 
     bounds: Bounds
     known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    price: float = 0.0  # of memory (ns a byte), where it first bound; no other, so that they follow from it alone
 
     @cached_property
     def ample_bytes(self) -> int:
@@ -103,19 +105,25 @@ class PooledBounds:
             free = self.bounds.free_ns(self.bounds.alone(axis, size), alone=True) or 0 if size == 1 else 0
             if fewer is not None and fewer <= NEAR * free:
                 return free  # memory is no matter with fewer
-            self.known[key] = max(free, self._solved_pooled_ns(axis, size, count, inner=inner))
+            answer, others = self.bounds.helper.asked(("pooled", key, self.price), lambda: self._solved(*key))
+            if answer is not None:
+                self.price = self.price or answer.price
+                self.bounds.price = self.bounds.price or self.price
+                if others:
+                    self.bounds.count(answer)
+            self.known[key] = max(free, 0 if answer is None else answer.bound_ns)
         return self.known[key]
 
-    def _solved_pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
+    def _solved(self, axis: str, size: int, count: int, inner: bool) -> Answer | None:
         one = replace(self.bounds.alone(axis, size), count=count)
         encoded = self.bounds.encode(one, None, pooled=True, inner=inner, alone=True)
         if encoded is None:
-            return 0
+            return None
         memory = self.bounds.memory_bytes * self.bounds.cluster.world_size // size
-        solver = solver_of(encoded[0].problem, memory_bytes=memory, price=self.bounds.price)
+        solver = solver_of(encoded[0].problem, memory_bytes=memory, price=self.price)
         found = solver.solution(0) if size == 1 else None
         self.bounds.evaluations += solver.evaluations
         if found is not None and found.status == "infeasible":
-            return UNREACHABLE_NS
-        self.bounds.price = self.bounds.price or (0.0 if found is None else found.price)
-        return max(solver.bound_ns, 0)
+            return Answer(UNREACHABLE_NS, solver.evaluations, exact=True)
+        price = 0.0 if found is None else found.price
+        return Answer(max(solver.bound_ns, 0), solver.evaluations, exact=True, price=price)

@@ -235,8 +235,6 @@ class _Search:
 
         def raised(candidate: Candidate) -> list[Candidate]:
             standing.best_ns = helper.best_ns
-            if self.bounds.binds and candidate.rung == Rung.FEWEST and not candidate.more:
-                return []  # what comes next depends on what was found before
             return self.raised(candidate)
 
         helper.start(lambda: climb([*waiting, *self.next], self.last, raised, helper), standing.best_ns)

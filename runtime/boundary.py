@@ -1,7 +1,8 @@
 """What crosses between pipeline stages, as the point-to-point transfers of torch want it.
 
 Every real number that crosses takes a gradient along, even if it needs none (a frozen embedding) or gives none (a value
-that a stage only hands on): then it is zero. Both sides know so without asking each other.
+that a stage only hands on): then it is zero. Both sides know so without asking each other. Where torch knows no others,
+the bits of whole numbers cross as those of real ones.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from autopar.ir.pipeline import Stage
 from autopar.ir.program import Program
 from autopar.runtime.dtypes import TORCH_DTYPES
+from autopar.runtime.torch_private import WHOLE_NUMBERS_CROSS
 
 
 class _Entered(torch.autograd.Function):
@@ -56,13 +58,13 @@ class _Left(torch.autograd.Function):
 
 def arriving(received: Sequence[Tensor], dtypes: Sequence[str]) -> list[Tensor]:
     """Values of the stage before, as the program knows them."""
-    found = [value.bool() if dtype == "bool" else value for value, dtype in zip(received, dtypes, strict=False)]
+    found = list(received)
     real = [at for at, value in enumerate(found) if value.requires_grad]
     if real:
         entered = _Entered.apply(*(found[at] for at in real))  # type: ignore[no-untyped-call]
         for at, value in zip(real, entered, strict=True):
             found[at] = value
-    return found
+    return [_read(value, TORCH_DTYPES[dtype]) for value, dtype in zip(found, dtypes, strict=False)]
 
 
 def leaving(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -71,8 +73,9 @@ def leaving(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _leaving(value: Tensor) -> Tensor:
-    value = value.to(torch.uint8) if value.dtype == torch.bool else value
-    value = value.contiguous()
+    bits, sent = _crossing(value.dtype)
+    value = value.to(bits).contiguous()
+    value = value if bits == sent else value.view(sent)
     if not (torch.is_grad_enabled() and value.is_floating_point()):
         return value
     made: Tensor
@@ -82,6 +85,21 @@ def _leaving(value: Tensor) -> Tensor:
         anchor = torch.zeros((), dtype=value.dtype, device=value.device, requires_grad=True)
         made = _Tied.apply(value, anchor)  # type: ignore[no-untyped-call]
     return made
+
+
+def _crossing(dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+    """The type that values are converted to, and the type as which its bits cross."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return dtype, dtype
+    if WHOLE_NUMBERS_CROSS:
+        return (torch.uint8, torch.uint8) if dtype == torch.bool else (dtype, dtype)
+    return (dtype, torch.float64) if dtype == torch.int64 else (torch.int32, torch.float32)
+
+
+def _read(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Undo ``_crossing``."""
+    bits, sent = _crossing(dtype)
+    return value if sent == dtype else value.detach().view(bits).to(dtype)
 
 
 def received_like(stage: Stage) -> tuple[Tensor, ...]:
@@ -101,7 +119,6 @@ def sent_like(stage: Stage) -> tuple[Tensor, ...]:
 def _like(program: Program, name: str) -> Tensor:
     value = program.graph.values()[name]
     assert value.layout is not None
-    dtype = TORCH_DTYPES[value.type.dtype]
-    dtype = torch.uint8 if dtype == torch.bool else dtype
+    _, dtype = _crossing(TORCH_DTYPES[value.type.dtype])
     shape = value.layout.local_shape(value.type.shape)
     return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

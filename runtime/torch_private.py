@@ -87,6 +87,10 @@ def forget_meshes() -> None:
             function()
 
 
+# Torch 2.11 sends a gradient back for every value that crosses between stages, and whole numbers have none.
+WHOLE_NUMBERS_CROSS = hasattr(PipelineStage, "_post_metadata_inference_cleanup")
+
+
 class SettledStage(PipelineStage):
     """A stage whose shapes are given, so that no trial run is made.
 
