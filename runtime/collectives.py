@@ -64,9 +64,17 @@ def begin(
 
 
 def _there(received: Tensor, work: Any) -> Tensor:
-    if work is not None:
+    if work is not None and not isinstance(work, Tensor):  # torch 2.11, when it compiles, gives what arrived
         work.wait()
     return received
+
+
+def returned(made: Tensor) -> Tensor:
+    """What the forward of a Function made, to be returned by it.
+
+    Where torch 2.11 compiles, one that was changed in place would have no gradient.
+    """
+    return made.view_as(made) if torch.compiler.is_compiling() else made
 
 
 def _mean(total: Tensor, size: int, reduce: str) -> Tensor:
@@ -80,7 +88,7 @@ class _Conversion(torch.autograd.Function):
     ) -> Tensor:
         ctx.group, ctx.rank, ctx.size, ctx.step, ctx.wide = group, rank, size, step, wide
         result = mover(x, group, rank, size, step.forward)
-        return result.view_as(x) if result is x else result
+        return result.view_as(x) if result is x else returned(result)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, fx
 
-from autopar.runtime.collectives import begin
+from autopar.runtime.collectives import begin, returned
 from autopar.runtime.moves import TwoWay
 
 # A conversion's node in the graph that is being built, what it does, and among whom.
@@ -88,7 +88,7 @@ class _Receive(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, token: Tensor, ticket: Ticket) -> Tensor:
         ctx.ticket = ticket
-        return ticket.value()
+        return returned(ticket.value())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:

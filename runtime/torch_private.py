@@ -5,6 +5,7 @@ Checked on torch 2.11 to 2.13; a name that moves is mended here and nowhere else
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,15 +114,37 @@ def wrapped(part: Tensor, spec: Any) -> DTensor:
     return DTensor(part, spec, requires_grad=False)
 
 
+class _Counted(torch.autograd.Function):
+    """Its gradient says how often a gradient that nobody else has is held."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Tensor:
+        (own,) = gradients
+        return torch.full_like(own, Tensor._use_count(own))  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _uses_in_backward() -> int:
+    """How many hold the gradient that a backward is given: torch 2.11 does so itself while that runs, 2.13 does not."""
+    with torch.enable_grad():
+        x = torch.zeros(1, requires_grad=True)
+        (uses,) = torch.autograd.grad(_Counted.apply(x) * 2, x, torch.ones(1))  # type: ignore[no-untyped-call]
+    return int(uses)
+
+
 def has_no_other_holder(tensor: Tensor) -> bool:
-    """Whether the caller alone holds this tensor and its memory; False where torch cannot tell.
+    """Whether the backward of a Function alone holds this gradient and its memory; False where torch cannot tell.
 
     ``Tensor._use_count`` and ``torch._C._storage_Use_Count``: so autograd decides whether a leaf may keep the gradient
     that it is given, but it does not look inside a wrapper. The counts are those of the tensor, of the one that it is a
     view of (which the view and the name here hold), and of their memory (these and the handle here).
     """
     count = getattr(Tensor, "_use_count", None)
-    if count is None or count(tensor) != 1:
+    if count is None or count(tensor) != _uses_in_backward():
         return False
     base = tensor._base
     alone = base is None or count(base) == 2
