@@ -36,7 +36,8 @@ def experts(
     gate: str, transposed: bool = False, start: int = 0,
 ) -> Tensor:  # fmt: skip
     """The operation, differentiable in all but the index."""
-    if torch.compiler.is_exporting():
+    # in torch 2.11 all that dynamo follows counts as exported
+    if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
         return _whole(x, index, weight, up, down, up_bias, gate=gate, transposed=transposed, start=start)
     result: Tensor = _computed(x, index, weight, up, down, up_bias, gate, transposed, start)
     return result

@@ -115,25 +115,28 @@ def wrapped(part: Tensor, spec: Any) -> DTensor:
 
 
 class _Counted(torch.autograd.Function):
-    """Its gradient says how often a gradient that nobody else has is held."""
+    """Notes how often a gradient that nobody else has is held while a backward has it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, noted: list[int]) -> Tensor:
+        ctx.noted = noted
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Tensor:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
         (own,) = gradients
-        return torch.full_like(own, Tensor._use_count(own))  # type: ignore[attr-defined]
+        ctx.noted.append(Tensor._use_count(own))  # type: ignore[attr-defined]
+        return own, None
 
 
 @functools.cache
 def _uses_in_backward() -> int:
-    """How many hold the gradient that a backward is given: torch 2.11 does so itself while that runs, 2.13 does not."""
+    """Torch 2.11 holds the gradient that it hands to a backward while that runs, 2.13 does not."""
+    noted: list[int] = []
     with torch.enable_grad():
         x = torch.zeros(1, requires_grad=True)
-        (uses,) = torch.autograd.grad(_Counted.apply(x) * 2, x, torch.ones(1))  # type: ignore[no-untyped-call]
-    return int(uses)
+        torch.autograd.grad(_Counted.apply(x, noted) * 2, x, torch.ones(1))  # type: ignore[no-untyped-call]
+    return noted[0]
 
 
 def has_no_other_holder(tensor: Tensor) -> bool:

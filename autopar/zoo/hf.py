@@ -57,7 +57,7 @@ def _read_config(source: str) -> Any:
         raise UsageError(f"hf:{source}: no such file or folder", details={"path": source})
     try:
         return AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UsageError(
             f"hf:{source}: no usable configuration: {reason}\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -72,13 +73,14 @@ def token(value: Any, names: Names, depth: int = _DEPTH) -> Any:
         return Same(value)
     inner = functools.partial(token, names=names, depth=depth - 1)
     if issubclass(kind, (list, tuple, set, frozenset, dict)):
+        beside = inner(held) if (held := _held(value, "__dict__", None)) else None
         if len(value) > _WIDTH:
-            return Same(value), len(value)
+            return Same(value), len(value), beside
         if issubclass(kind, dict):
-            return kind, tuple((inner(key), inner(item)) for key, item in value.items())
+            return kind, tuple((inner(key), inner(item)) for key, item in value.items()), beside
         if issubclass(kind, (list, tuple)):
-            return kind, tuple(map(inner, value))
-        return kind, frozenset(map(inner, value))
+            return kind, tuple(map(inner, value)), beside
+        return kind, frozenset(map(inner, value)), beside
     if issubclass(kind, MethodType):
         return "method", inner(value.__self__), inner(value.__func__)
     if issubclass(kind, functools.partial):
@@ -116,16 +118,40 @@ def _function(function: FunctionType, inner: Any) -> Any:
 
 
 def _object(value: Any, inner: Any) -> Any:
-    """An object of a plain Python class is what its attributes are; another one is itself, as long as it is."""
-    kind = type(value)
-    plain = all(base is object or "__slots__" not in vars(base) for base in kind.__mro__)
-    if not plain or kind.__basicsize__ > _OBJECT_SIZE or kind.__module__.partition(".")[0] in ("torch", "logging"):
-        return Same(value), len(value) if hasattr(kind, "__len__") else None
-    return kind, tuple((name, inner(item)) for name, item in object.__getattribute__(value, "__dict__").items())
+    """An object is what its attributes are, and one that holds more than attributes is itself besides."""
+    kind: type = type(value)
+    if kind.__module__.partition(".")[0] in ("torch", "logging"):
+        return _itself(value)
+    slots = _slots(kind)
+    pointers = len(slots) + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
+    more = kind.__basicsize__ > object.__basicsize__ + pointers * _POINTER
+    held = [(name, _held(value, name, ABSENT)) for name in slots] + list(_held(value, "__dict__", {}).items())
+    return _itself(value) if more else kind, tuple((name, inner(item)) for name, item in held)
 
 
-class _Plain:
-    pass
+def _itself(value: Any) -> tuple[Same, int | None]:
+    return Same(value), len(value) if hasattr(type(value), "__len__") else None
 
 
-_OBJECT_SIZE = _Plain.__basicsize__
+def _held(value: Any, name: str, other: Any) -> Any:
+    """An attribute, without running code of the user's."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return other
+
+
+@functools.cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes that objects of a class have places for."""
+    found = []
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if name not in ("__dict__", "__weakref__"):
+                hidden = name.startswith("__") and not name.endswith("__")
+                found.append(f"_{base.__name__.lstrip('_')}{name}" if hidden else name)
+    return tuple(found)
+
+
+_POINTER = struct.calcsize("P")

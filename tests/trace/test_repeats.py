@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from autopar.ir.graph import Graph
 from autopar.passes.trace import Traced, trace
 from autopar.passes.trace.repeats import Repeats
 from tests.families import FAMILIES
+from tests.trace import repeating
 from tests.trace.repeating import (
     LAYERS,
     WIDTH,
@@ -185,6 +187,39 @@ def test_only_what_is_the_same_is_traced_once(
     model: Callable[[], nn.Module], expected: int, repeated: Callable[..., int]
 ) -> None:
     assert repeated(model(), (torch.randn(4, WIDTH),)) == expected
+
+
+class Plain:
+    scale = 1.0
+
+
+@dataclass(slots=True)
+class Slotted:
+    scale: float = 1.0
+
+
+class Hidden:
+    __slots__ = ("__scale",)
+
+    @property
+    def scale(self) -> float:
+        return self.__scale
+
+    @scale.setter
+    def scale(self, value: float) -> None:
+        self.__scale = value
+
+
+class Listed(list[float]):
+    scale = 1.0
+
+
+@pytest.mark.parametrize("kind", [SimpleNamespace, Plain, Slotted, Hidden, Listed, Exception])
+def test_what_an_object_holds_is_seen_to_change(
+    kind: Callable[[], Any], repeated: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeating, "STATE", kind())
+    assert repeated(ScaledTurns(ReadsState), (torch.randn(4, WIDTH),)) == 0
 
 
 def test_layers_that_hand_a_bias_on_are_traced_once(repeated: Callable[..., int]) -> None:
