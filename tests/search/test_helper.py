@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -19,12 +20,25 @@ from autopar.passes.helper import Answer, BusyError, Helper
 TEN = Answer(10, 1, exact=True)
 
 
-def no_children() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return True
-    return False
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The helpers that were started."""
+    pids: list[int] = []
+
+    def fork() -> int:
+        pid = original()
+        if pid:
+            pids.append(pid)
+        return pid
+
+    original = os.fork
+    monkeypatch.setattr(os, "fork", fork)
+    return pids
+
+
+def all_ended(pids: list[int]) -> bool:
+    """Whether none is left, not even one that nobody has waited for."""
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def never() -> Answer:
@@ -49,7 +63,7 @@ def idle(here: Helper) -> None:
     ],
 )
 def test_a_helper_changes_nothing_but_time(
-    monkeypatch: pytest.MonkeyPatch, name: str, cluster: str, batch: int, budget: str | None
+    monkeypatch: pytest.MonkeyPatch, forked: list[int], name: str, cluster: str, batch: int, budget: str | None
 ) -> None:
     answers: list[int] = []
 
@@ -70,7 +84,8 @@ def test_a_helper_changes_nothing_but_time(
         assert plan.search is not None
         plans.append(plan.to_bytes())
         problems.append(len(answers))
-        assert no_children()
+        assert len(forked) == 1
+        assert all_ended(forked)
     assert plans[0] == plans[1]
     assert problems[0] == problems[1], "there was a helper where there is one core"
     assert answers, "the helper was of no use"
@@ -91,7 +106,7 @@ def helped(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Helper], None
 Start = Callable[[Callable[[Helper], None]], Helper]
 
 
-def test_its_answers_are_taken(helped: Start) -> None:
+def test_its_answers_are_taken(helped: Start, forked: list[int]) -> None:
     def work(here: Helper) -> None:
         here.asked("bound", lambda: TEN)
         here.asked("impossible", lambda: None)
@@ -101,7 +116,8 @@ def test_its_answers_are_taken(helped: Start) -> None:
     assert made.asked("bound", never) == (TEN, True)
     assert made.asked("impossible", lambda: None) == (None, False)  # why not is for the search to find
     made.stop()
-    assert no_children()
+    assert len(forked) == 1
+    assert all_ended(forked)
 
 
 def test_the_search_waits_for_what_it_has_begun_with(helped: Start) -> None:
@@ -133,7 +149,9 @@ def test_it_leaves_the_search_what_that_has_begun_with(helped: Start) -> None:
     made.stop()
 
 
-def test_one_that_is_stuck_is_given_up(helped: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_stuck_is_given_up(
+    helped: Start, forked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "STUCK_S", 0.1)
 
     def work(here: Helper) -> None:
@@ -142,38 +160,41 @@ def test_one_that_is_stuck_is_given_up(helped: Start, monkeypatch: pytest.Monkey
     made = helped(work)
     made.hear(60.0)
     assert made.asked("bound", lambda: TEN) == (TEN, False)
-    assert no_children()
+    assert len(forked) == 1
+    assert all_ended(forked)
 
 
-def test_one_that_does_not_listen_holds_nobody_up(helped: Start) -> None:
+def test_one_that_does_not_listen_holds_nobody_up(helped: Start, forked: list[int]) -> None:
     made = helped(idle)
     for number in range(2000):
         made.asked(("x" * 1000, number), lambda: TEN)
-    assert no_children()
+    assert len(forked) == 1
+    assert all_ended(forked)
 
 
-def test_one_that_fails_is_done_without(helped: Start) -> None:
+def test_one_that_fails_is_done_without(helped: Start, forked: list[int]) -> None:
     def work(here: Helper) -> None:
         here.asked("bound", lambda: TEN)
         raise MemoryError
 
     made = helped(work)
     made.hear(60.0)
-    while not no_children():
+    while not all_ended(forked):
         made.hear(60.0)
     assert made.asked("bound", never) == (TEN, True)
     assert made.asked("another", lambda: TEN) == (TEN, False)
 
 
-def test_it_ends_with_the_search(helped: Start) -> None:
+def test_it_ends_with_the_search(helped: Start, forked: list[int]) -> None:
     made = helped(idle)
     made.stop()
-    assert no_children()
+    assert len(forked) == 1
+    assert all_ended(forked)
 
 
-def test_there_is_none_for_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_none_for_one_core(monkeypatch: pytest.MonkeyPatch, forked: list[int]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     made = Helper()
     made.start(lambda: None, 1.0)
-    assert no_children()
+    assert forked == []
     assert made.asked("bound", lambda: TEN) == (TEN, False)
