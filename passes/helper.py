@@ -54,11 +54,16 @@ class Helper:
         if self._other or not sys.platform.startswith("linux") or len(os.sched_getaffinity(0)) < 2:
             return
         ours, other = Pipe()
-        with warnings.catch_warnings():
-            # Other threads are not there in the copy. If one of them holds what it needs it is given up.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._pid = os.fork()
-        if self._pid == 0:
+        try:
+            with warnings.catch_warnings():
+                # Other threads are not there in the copy. If one of them holds what it needs it is given up.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+        except OSError:  # no room for another process
+            ours.close()
+            other.close()
+            return
+        if pid == 0:
             try:
                 ours.close()
                 self.here, self.best_ns, self._other = True, best_ns, other
@@ -66,7 +71,7 @@ class Helper:
             finally:
                 os._exit(0)  # nothing that is registered for the end of the process is the helper's to do
         other.close()
-        self._other = ours
+        self._pid, self._other = pid, ours
 
     def stop(self) -> None:
         """End the helper."""

@@ -192,6 +192,14 @@ def test_it_ends_with_the_search(helped: Start, forked: list[int]) -> None:
     assert all_ended(forked)
 
 
+def test_there_is_none_where_there_is_no_room_for_one(helped: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", full)
+    assert helped(idle).asked("bound", lambda: TEN) == (TEN, False)
+
+
 def test_there_is_none_for_one_core(monkeypatch: pytest.MonkeyPatch, forked: list[int]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     made = Helper()
