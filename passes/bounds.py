@@ -10,6 +10,7 @@ pipeline takes its share of all work on one stage's devices, stretched by its bu
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -302,19 +303,20 @@ class Bounds:
             return None if found is None else Answer(found, self.evaluations - before, key in self.exact)
 
         alike = key not in self.known and (rough or enough_ns is None)  # follows from nothing that was asked before
-        answer, others = self.helper.asked(("free", key, rough), work) if alike else (work(), False)
+        answer = self.asked(("free", key, rough), work) if alike else work()
         if answer is None or answer.exact:
             self.exact.add(key)
-        elif others:
+        elif key not in self.begun:
             self._keep(key, None)
-        if answer is not None and others:
-            self.count(answer)
         self.known[key] = None if answer is None else answer.bound_ns
         return self.known[key]
 
-    def count(self, answer: Answer) -> None:
-        """Of a problem that the helper worked out."""
-        self.problems, self.evaluations = self.problems + 1, self.evaluations + answer.evaluations
+    def asked(self, key: tuple[object, ...], work: Callable[[], Answer | None]) -> Answer | None:
+        """The helper's answer, counted as if it were worked out here, or what ``work`` finds."""
+        answer, others = self.helper.asked(key, work)
+        if answer is not None and others:
+            self.problems, self.evaluations = self.problems + 1, self.evaluations + answer.evaluations
+        return answer
 
     def _keep(self, key: tuple[object, ...], solver: AnySolver | None) -> None:
         self.begun[key] = solver

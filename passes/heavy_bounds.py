@@ -77,9 +77,7 @@ class HeavyBounds:
         near = tuple(groups[axis] for axis in candidate.mesh.names)
         key = "alone", near, candidate.schedule, candidate.count, not candidate.more
         if key not in self.known:
-            answer, others = self.bounds.helper.asked(key, lambda: self._solved(candidate, known=not candidate.more))
-            if answer is not None and others:
-                self.bounds.count(answer)
+            answer = self.bounds.asked(key, lambda: self._solved(candidate, known=not candidate.more))
             self.known[key] = None if answer is None else answer.bound_ns
         return self.known[key]
 

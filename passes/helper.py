@@ -76,8 +76,9 @@ class Helper:
     def stop(self) -> None:
         """End the helper."""
         if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+            with suppress(ProcessLookupError, ChildProcessError):  # the caller may wait for all that end
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
             self._pid = 0
         if self._other is not None:
             self._other.close()

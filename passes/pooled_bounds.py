@@ -105,12 +105,10 @@ class PooledBounds:
             free = self.bounds.free_ns(self.bounds.alone(axis, size), alone=True) or 0 if size == 1 else 0
             if fewer is not None and fewer <= NEAR * free:
                 return free  # memory is no matter with fewer
-            answer, others = self.bounds.helper.asked(("pooled", key, self.price), lambda: self._solved(*key))
+            answer = self.bounds.asked(("pooled", key, self.price), lambda: self._solved(*key))
             if answer is not None:
                 self.price = self.price or answer.price
                 self.bounds.price = self.bounds.price or self.price
-                if others:
-                    self.bounds.count(answer)
             self.known[key] = max(free, 0 if answer is None else answer.bound_ns)
         return self.known[key]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import autopar
 from autopar.models import resolve
 from autopar.passes import helper as module
 from autopar.passes import search
-from autopar.passes.bounds import Bounds
 from autopar.passes.helper import Answer, BusyError, Helper
 
 TEN = Answer(10, 1, exact=True)
@@ -65,14 +64,15 @@ def idle(here: Helper) -> None:
 def test_a_helper_changes_nothing_but_time(
     monkeypatch: pytest.MonkeyPatch, forked: list[int], name: str, cluster: str, batch: int, budget: str | None
 ) -> None:
-    answers: list[int] = []
+    answers: list[object] = []
 
-    def count(self: Bounds, answer: Answer) -> None:
-        answers.append(answer.bound_ns)
-        original(self, answer)
+    def asked(self: Helper, key: Hashable, work: Callable[[], Answer | None]) -> tuple[Answer | None, bool]:
+        answer, others = original(self, key, work)
+        answers.extend([key] * others)
+        return answer, others
 
-    original = Bounds.count
-    monkeypatch.setattr(Bounds, "count", count)
+    original = Helper.asked
+    monkeypatch.setattr(Helper, "asked", asked)
     monkeypatch.setattr(search, "WORTH_S", 0.0)
     plans, problems = [], []
     for cores in ({0, 1}, {0}):
@@ -190,6 +190,13 @@ def test_it_ends_with_the_search(helped: Start, forked: list[int]) -> None:
     made.stop()
     assert len(forked) == 1
     assert all_ended(forked)
+
+
+def test_somebody_else_may_have_waited_for_it(helped: Start, forked: list[int]) -> None:
+    made = helped(lambda here: None)
+    os.waitpid(forked[0], 0)  # as a caller does that waits for all that end
+    made.stop()
+    assert made.asked("bound", lambda: TEN) == (TEN, False)
 
 
 def test_there_is_none_where_there_is_no_room_for_one(helped: Start, monkeypatch: pytest.MonkeyPatch) -> None:
