@@ -5,8 +5,9 @@ Each graph is lowered once per distinct variant; a call becomes one call for eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from autopar.ir.graph import SOURCES, Graph, Node, Value
 from autopar.ir.layout import Layout, Partial, R
@@ -21,6 +22,9 @@ from autopar.passes.hybrid import cut_inside
 from autopar.passes.lower_graph import CallLayouts, Lowered, lower_graph
 from autopar.passes.once import once_a_step
 from autopar.passes.prologue import enter, make_prologue, without_time
+
+# Of a parameter its name or slot, its layout on the processes, its runtime axes and among how many of each it is cut.
+Kept: TypeAlias = tuple[str | int, Layout, tuple[str, ...], tuple[int, ...]]
 
 
 def lower(model: Model, assignment: Assignment, conversions: Conversions, microbatches: int) -> Program:
@@ -40,6 +44,7 @@ class _Lowering:
     microbatches: int
     blocks: dict[str, tuple[Variant, Lowered]] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)
+    kept: dict[int, tuple[Kept, ...]] = field(default_factory=dict)  # by identity of ``Lowered``
 
     def run(self) -> Program:
         graph, mesh = self.model.graph, self.assignment.mesh
@@ -153,14 +158,10 @@ class _Lowering:
 
     def _parameters(self, lowered: Lowered, variant: Variant, group: str, slots: tuple[str, ...] = ()) -> None:
         """Parameters and buffers of the root or of one call. ``slots``: names that fill a block's."""
-        for node in lowered.graph.nodes:
-            if node.target in SOURCES and node.target != "input":
-                slot = node.attr("slot")
-                fqn = slots[slot] if isinstance(slot, int) else str(node.attr("fqn"))
-                assert node.result.layout is not None
-                layout, axes = without_time(node.result.layout), lowered.runtime_axes.get(node.result.name, ())
-                inside = cut_inside(variant.mode.inside, axes, layout.mesh.size) if variant.mode.zero else ()
-                self._parameter(fqn, layout, axes, group, inside)
+        if id(lowered) not in self.kept:
+            self.kept[id(lowered)] = tuple(_kept(lowered, variant))
+        for name, layout, axes, inside in self.kept[id(lowered)]:
+            self._parameter(slots[name] if isinstance(name, int) else name, layout, axes, group, inside)
 
     def _parameter(
         self, fqn: str, layout: Layout, axes: tuple[str, ...], group: str, inside: tuple[int, ...] = ()
@@ -188,6 +189,17 @@ class _Lowering:
                     {axis: None for _, _, axis in node.result.layout.owners(batch) if axis != MICROBATCH_AXIS}
                 )
         return tuple(axes)
+
+
+def _kept(lowered: Lowered, variant: Variant) -> Iterator[Kept]:
+    """How each parameter and buffer of a lowered graph is kept."""
+    for node in lowered.graph.nodes:
+        if node.target in SOURCES and node.target != "input":
+            slot = node.attr("slot")
+            assert node.result.layout is not None
+            layout, axes = without_time(node.result.layout), lowered.runtime_axes.get(node.result.name, ())
+            inside = cut_inside(variant.mode.inside, axes, layout.mesh.size) if variant.mode.zero else ()
+            yield slot if isinstance(slot, int) else str(node.attr("fqn")), layout, axes, inside
 
 
 def _output_layouts(graph: Graph) -> tuple[Layout, ...]:

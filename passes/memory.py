@@ -54,10 +54,7 @@ def memory(model: Model, found: Found, program: Program) -> tuple[tuple[int, ...
 
 def walked(model: Model, found: Placed, program: Program) -> dict[str, int]:
     """Bytes by what they are for when they are most, where there is no pipeline."""
-    by_group: dict[str, ParameterBytes] = {}
-    for parameter in program.parameters:
-        size = parameter_parts(model, found, program, parameter)
-        by_group[parameter.group] = by_group.get(parameter.group, ParameterBytes()) + size
+    by_group = _by_group(model, found, program)
     problem, solution = found.encoded.problem, found.solution
     calls = []
     for chain, node, runs in zip(problem.chains, found.encoded.calls, solution.calls, strict=True):
@@ -66,6 +63,22 @@ def walked(model: Model, found: Placed, program: Program) -> dict[str, int]:
         groups = [f"{node.results[0].name}/{index}" for index in range(len(values))]
         calls += [_held(one, by_group.get(group)) for one, group in zip(values, groups, strict=True)]
     return peak(_held(measure_instance(problem.root, solution.root), by_group.get(""), root=True), calls)
+
+
+def _by_group(model: Model, found: Placed, program: Program) -> dict[str, ParameterBytes]:
+    """What a device holds of the parameters of the root ("") and of each call; those of equal calls are added up once.
+    """
+    groups: dict[str, list[Parameter]] = {}
+    for parameter in program.parameters:
+        groups.setdefault(parameter.group, []).append(parameter)
+    sums: dict[tuple[object, ...], ParameterBytes] = {}
+    keys = {}
+    for group, members in groups.items():
+        own = ((p.type, p.compute_dtype, p.layout, p.trainable, p.runtime_axes, p.inside) for p in members)
+        key = keys[group] = (not group, _level(found, members[0]), *own)
+        if key not in sums:
+            sums[key] = sum((parameter_parts(model, found, program, p) for p in members), ParameterBytes())
+    return {group: sums[key] for group, key in keys.items()}
 
 
 def parameter_parts(model: Model, found: Placed, program: Program, parameter: Parameter) -> ParameterBytes:

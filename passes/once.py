@@ -50,9 +50,9 @@ def once_a_step(program: Program) -> Program:
     used = {name for names in filled.values() for name in names}
     parameters = tuple(
         replace(p, step_axes=tuple(a for a in p.layout.mesh.names if a in legal[p.fqn]))
-        if p.fqn in legal and p.fqn in used else p
+        if p.fqn in used and legal.get(p.fqn) else p
         for p in program.parameters
-    )  # fmt: skip
+    )
     return replace(program, graph=replace(graphs[0], blocks=tuple(graphs[1:])), parameters=parameters)
 
 

@@ -29,6 +29,7 @@ class Plain:
 
     standing: Standing
     begun: dict[Candidate, Begun] = field(default_factory=dict)
+    peaks: dict[tuple[object, ...], int] = field(default_factory=dict)  # the latest, by problem and assignment
 
     def settle(self, candidate: Candidate, until: float = math.inf) -> tuple[Candidate | None, int | None]:
         """Solve one candidate within memory: by elimination alone, and when it is its turn again by all means.
@@ -147,7 +148,10 @@ class Plain:
     def peak(self, candidate: Candidate, solution: Solution, encoded: tuple[Encoded, Pricing]) -> int:
         """Most bytes that are held at once."""
         bounds, enough = self.standing.bounds, self.standing.limits.memory_bytes
-        return peak_bytes(bounds, encoded, candidate, solution, enough=enough)
+        key = encoded[0], solution.root, solution.calls
+        if key not in self.peaks:
+            self.peaks = {key: peak_bytes(bounds, encoded, candidate, solution, enough=enough)}  # seldom asked twice
+        return self.peaks[key]
 
     def _begin(self, candidate: Candidate) -> Begun | None:
         encoded = self.standing.bounds.encode(candidate, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -145,17 +146,20 @@ def _placements(
     model: Model, assignment: Assignment, program: Program, mesh: Mesh
 ) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
     """Parameters as used and as kept, equal names of repeated layers written once with ``*``."""
+    @functools.cache
+    def texts(layout: Layout) -> dict[str, str]:
+        return {axis: layout.axis_text(axis) for axis in mesh.names}
+
     used: dict[str, dict[str, str]] = {}
     for fqn, layout in _used(model, assignment).items():
-        used[fqn] = {axis: layout.axis_text(axis).replace("R*", "R") for axis in mesh.names}
+        used[fqn] = {axis: text.replace("R*", "R") for axis, text in texts(layout).items()}
     kept = {}
     levels = _levels(model, assignment)
     for parameter in program.parameters:
         if parameter.fqn in used:
             level = levels.get(parameter.fqn, assignment.main.mode.zero)
-            texts = {axis: parameter.layout.axis_text(axis) for axis in mesh.names}
             cut = kept_texts(parameter, dict(mesh.axes)) if level else {}
-            kept[parameter.fqn] = {**texts, **cut}
+            kept[parameter.fqn] = {**texts(parameter.layout), **cut}
     return patterns(used), patterns(kept)
 
 
