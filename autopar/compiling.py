@@ -19,6 +19,7 @@ from autopar.passes.fold import fold
 from autopar.passes.fold.gaps import UnfilledError, fill
 from autopar.passes.prepare import as_is, canonical_graph, input_dims, prepare
 from autopar.passes.trace import Traced, trace
+from autopar.room import with_room
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,8 +38,8 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     with settled_heap():
         if not how:
             with contextlib.suppress(UnfilledError):
-                return _ready(model, example_inputs, arguments, start, gaps=True)
-        return _ready(model, example_inputs, arguments, start, gaps=False, **how)
+                return with_room(lambda: _ready(model, example_inputs, arguments, start, gaps=True))
+        return with_room(lambda: _ready(model, example_inputs, arguments, start, gaps=False, **how))
 
 
 def _ready(

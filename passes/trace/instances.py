@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,10 +30,14 @@ class Instance:
     tensors: tuple[str, ...]
     tied: frozenset[str]
 
+    @cached_property
+    def _paths(self) -> dict[int, str]:
+        return {id(state_of(module)): path for path, module in self.modules.items()}
+
     def names(self, arguments: Sequence[torch.Tensor]) -> Names:
         """What its modules and tensors are called at this moment, in a call with ``arguments``."""
         return Names(
-            modules={id(state_of(module)): path for path, module in self.modules.items()},
+            modules=self._paths,
             tensors={id(tensor): name for name, tensor in _tensors(self.modules)},
             arguments={id(tensor): at for at, tensor in reversed(list(enumerate(arguments)))},
         )

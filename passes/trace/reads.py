@@ -87,10 +87,10 @@ class Reads:
     def hold(self, modules: Mapping[str, nn.Module], names: Names) -> bool:
         """Whether the call of another instance, of these ``modules``, would read the same now."""
         try:
-            return all(
-                token(lookup(modules[at] if isinstance(at, str) else at.thing, name), names) == read
-                for (at, name), read in self._attributes.items()
-            ) and all(token(_global(*key), names) == read for key, read in self._globals.items())
+            for (at, name), read in self._attributes.items():
+                if token(lookup(modules[at] if isinstance(at, str) else at.thing, name), names) != read:
+                    return False
+            return all(token(_global(*key), names) == read for key, read in self._globals.items())
         except IncomparableError:
             return False
 

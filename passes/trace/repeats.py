@@ -24,6 +24,7 @@ from torch.fx.traceback import preserve_node_meta, set_stack_trace
 from autopar.passes.trace.hidden import Hidden
 from autopar.passes.trace.instances import Instance, instances
 from autopar.passes.trace.reads import Reads, aside, can_record, reads_again, recording
+from autopar.passes.trace.stand_in import Mode, fake
 from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.tokens import IncomparableError, Names, meta, state_of, token
 
@@ -51,11 +52,11 @@ def _mark(site: int, end: bool, tensors: list[torch.Tensor]) -> None:
     return None
 
 
-@torch.library.register_fake("autopar_trace::repeat", lib=_library)  # type: ignore[untyped-decorator]
-def _repeat(site: int, call: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+@torch.library.register_torch_dispatch("autopar_trace::repeat", Mode, lib=_library)  # type: ignore[untyped-decorator]
+def _repeat(mode: Mode, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> list[torch.Tensor]:
     return [
-        torch.empty_strided(shape, stride, dtype=dtype, device=device)
-        for _, shape, stride, dtype, device, _ in _results[site]
+        fake(mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
+        for _, shape, stride, dtype, device, _ in _results[args[0]]
     ]
 
 

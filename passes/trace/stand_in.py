@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -18,6 +18,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from autopar.ir.types import TensorType
 from autopar.passes.trace.dtypes import TORCH_DTYPES, dtype_name
 from autopar.passes.trace.traced import ParamInfo
+
+Mode: TypeAlias = FakeTensorMode
+
+
+def fake(mode: Mode, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A fake tensor on ``device`` like one on meta."""
+    return FakeTensor(mode, meta, device)
 
 
 class StandIns:
@@ -31,10 +38,10 @@ class StandIns:
         """A fake of the same shape; ``lower``: float32 is presented in the type of mixed precision."""
         dtype = self.compute_dtype(tensor) if lower else tensor.dtype
         shape = torch.empty(tuple(tensor.shape), dtype=dtype, device="meta")
-        fake = FakeTensor(self.mode, shape, torch.device("cpu"))
+        found = fake(self.mode, shape, torch.device("cpu"))
         if isinstance(tensor, nn.Parameter):
-            fake._is_param = True  # what nn.Parameter(fake) would do by an operation of its own
-        return fake.requires_grad_() if tensor.requires_grad else fake
+            found._is_param = True  # what nn.Parameter would do by an operation of its own
+        return found.requires_grad_() if tensor.requires_grad else found
 
     def compute_dtype(self, tensor: torch.Tensor) -> torch.dtype:
         lowered = self.half is not None and tensor.dtype == torch.float32
@@ -86,7 +93,7 @@ def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
         undo.append((table, name, table[name]))
         table[name] = value
 
-    def fake(tensor: torch.Tensor, lower: bool) -> torch.Tensor:
+    def replaced(tensor: torch.Tensor, lower: bool) -> torch.Tensor:
         if id(tensor) not in fakes:
             fakes[id(tensor)] = stand_ins.of(tensor, lower=lower)
         return fakes[id(tensor)]
@@ -96,10 +103,10 @@ def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
             for table, lower in ((module._parameters, True), (module._buffers, False)):
                 for name, tensor in list(table.items()):
                     if tensor is not None:
-                        put(table, name, fake(tensor, lower))
+                        put(table, name, replaced(tensor, lower))
             for name, value in list(vars(module).items()):
                 if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-                    put(vars(module), name, fake(value, False) if value.is_meta else value.cpu())
+                    put(vars(module), name, replaced(value, False) if value.is_meta else value.cpu())
             config = getattr(module, "config", None)
             if getattr(config, "use_cache", None) is True and "use_cache" in vars(config):
                 put(vars(config), "use_cache", False)

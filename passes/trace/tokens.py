@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ _PLAIN = (
     int, float, complex, bool, str, bytes, type(None), type(...), range, torch.dtype, torch.device, torch.layout,
     torch.memory_format, torch.Size,
 )  # fmt: skip
+_ATOMS = frozenset(_PLAIN)
 ABSENT = "<absent>"
 
 
@@ -62,7 +63,7 @@ class Names:
 def token(value: Any, names: Names, depth: int = _DEPTH) -> Any:
     """What ``value`` is to a forward. Raises IncomparableError."""
     kind = type(value)
-    if issubclass(kind, _PLAIN):
+    if kind in _ATOMS or issubclass(kind, _PLAIN):
         return kind, value
     if issubclass(kind, torch.Tensor):
         return _tensor(value, names)
@@ -71,25 +72,30 @@ def token(value: Any, names: Names, depth: int = _DEPTH) -> Any:
         return ("module", Same(state_of(value)) if path is None else path)
     if issubclass(kind, (type, ModuleType, enum.Enum, BuiltinFunctionType)) or depth == 0:
         return Same(value)
-    inner = functools.partial(token, names=names, depth=depth - 1)
+    each = functools.partial(_each, names=names, depth=depth - 1)
     if issubclass(kind, (list, tuple, set, frozenset, dict)):
-        beside = inner(held) if (held := _held(value, "__dict__", None)) else None
+        beside = (tuple(held), each(held.values())) if (held := _held(value, "__dict__", None)) else None
         if len(value) > _WIDTH:
             return Same(value), len(value), beside
         if issubclass(kind, dict):
-            return kind, tuple((inner(key), inner(item)) for key, item in value.items()), beside
-        if issubclass(kind, (list, tuple)):
-            return kind, tuple(map(inner, value)), beside
-        return kind, frozenset(map(inner, value)), beside
+            return kind, each(value), each(value.values()), beside
+        return kind, each(value) if issubclass(kind, (list, tuple)) else frozenset(each(value)), beside
     if issubclass(kind, MethodType):
-        return "method", inner(value.__self__), inner(value.__func__)
+        return "method", each((value.__self__, value.__func__))
     if issubclass(kind, functools.partial):
-        return "partial", inner(value.func), inner(value.args), inner(value.keywords)
+        return "partial", each((value.func, value.args, value.keywords))
     if issubclass(kind, FunctionType):
-        return _function(value, inner)
+        return _function(value, each)
     if hasattr(kind, "__next__"):
         raise IncomparableError(f"an iterator, {kind.__name__}")
-    return _object(value, inner)
+    return _object(value, each)
+
+
+def _each(values: Iterable[Any], names: Names, depth: int) -> tuple[Any, ...]:
+    """Their tokens; most are plain data, of which a forward may read hundreds (a configuration)."""
+    return tuple([
+        (kind, value) if (kind := type(value)) in _ATOMS else token(value, names, depth) for value in values
+    ])  # fmt: skip
 
 
 def meta(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -106,18 +112,18 @@ def _tensor(tensor: torch.Tensor, names: Names) -> Any:
     return "tensor", path, position, meta(tensor)
 
 
-def _function(function: FunctionType, inner: Any) -> Any:
+def _function(function: FunctionType, each: Callable[[Iterable[Any]], Any]) -> Any:
     """Functions of one code are alike if what they enclose is."""
     cells = []
     for cell in function.__closure__ or ():
         try:
-            cells.append(inner(cell.cell_contents))
+            cells.append(cell.cell_contents)
         except ValueError:  # not assigned yet
             cells.append(ABSENT)
-    return Same(function.__code__), tuple(cells), inner(function.__defaults__), inner(function.__kwdefaults__)
+    return Same(function.__code__), each(cells), each((function.__defaults__, function.__kwdefaults__))
 
 
-def _object(value: Any, inner: Any) -> Any:
+def _object(value: Any, each: Callable[[Iterable[Any]], Any]) -> Any:
     """An object is what its attributes are, and one that holds more than attributes is itself besides."""
     kind: type = type(value)
     if kind.__module__.partition(".")[0] in ("torch", "logging"):
@@ -125,8 +131,9 @@ def _object(value: Any, inner: Any) -> Any:
     slots = _slots(kind)
     pointers = len(slots) + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
     more = kind.__basicsize__ > object.__basicsize__ + pointers * _POINTER
-    held = [(name, _held(value, name, ABSENT)) for name in slots] + list(_held(value, "__dict__", {}).items())
-    return _itself(value) if more else kind, tuple((name, inner(item)) for name, item in held)
+    attributes = _held(value, "__dict__", {})
+    held = each(_held(value, name, ABSENT) for name in slots), tuple(attributes), each(attributes.values())
+    return _itself(value) if more else kind, held
 
 
 def _itself(value: Any) -> tuple[Same, int | None]:
