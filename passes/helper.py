@@ -39,17 +39,19 @@ class BusyError(Exception):
 class Helper:
     """What the other process has found, by what was asked; nothing while there is no other.
 
-    ``here``: whether this is the helper. ``best_ns``: there, of the best plan of the search.
+    ``here``: whether this is the helper. There ``best_ns`` is that of the best plan of the search, ``binds`` whether
+    memory costs it time.
     """
 
     here: bool = False
     best_ns: float = 0.0
+    binds: bool = False
     _found: dict[Hashable, Answer | None] = field(default_factory=dict)  # None: to be asked here
     _begun: set[Hashable] = field(default_factory=set)
     _other: Connection | None = None
     _pid: int = 0
 
-    def start(self, work: Callable[[], None], best_ns: float) -> None:
+    def start(self, work: Callable[[], None], best_ns: float, *, binds: bool) -> None:
         """Let a copy of this process ``work``, where there is a core for it."""
         if self._other or not sys.platform.startswith("linux") or len(os.sched_getaffinity(0)) < 2:
             return
@@ -66,7 +68,7 @@ class Helper:
         if pid == 0:
             try:
                 ours.close()
-                self.here, self.best_ns, self._other = True, best_ns, other
+                self.here, self.best_ns, self.binds, self._other = True, best_ns, binds, other
                 work()
             finally:
                 os._exit(0)  # nothing that is registered for the end of the process is the helper's to do
@@ -104,8 +106,8 @@ class Helper:
             self._say(("found", key, answer))
         return answer, False
 
-    def tell_best(self, best_ns: float) -> None:
-        self._say(("best", best_ns))
+    def tell_best(self, best_ns: float, *, binds: bool) -> None:
+        self._say(("best", best_ns, binds))
 
     def _say(self, message: tuple[object, ...]) -> None:
         if self._other is None:
@@ -126,8 +128,8 @@ class Helper:
                         self._begun.add(key)
                     case ("found", key, answer):
                         self._found[key] = answer
-                    case ("best", best_ns):
-                        self.best_ns = best_ns
+                    case ("best", best_ns, binds):
+                        self.best_ns, self.binds = best_ns, binds
                 heard = True
         except (EOFError, OSError):
             self.stop()

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import LimitReachedError
@@ -46,7 +47,7 @@ FAR = 1.2
 # Meshes that come first, so that the many others have a plan to beat.
 FIRST = (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",), ("dp", "tp"))
 
-WORTH_S = 0.1  # a search that takes longer gets a helper
+WORTH_S = 0.05  # a search that takes longer gets a helper
 
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
@@ -221,7 +222,7 @@ class _Search:
             for left in self.step(candidate):
                 heapq.heappush(waiting, (left.rank, next(numbers), left))
             if self.standing.best is not before:
-                self.bounds.helper.tell_best(self.standing.best_ns)
+                self.bounds.helper.tell_best(self.standing.best_ns, binds=self.bounds.binds)
             self.delegate([candidate for _, _, candidate in waiting])
         return [candidate for _, _, candidate in sorted(waiting)]
 
@@ -234,10 +235,11 @@ class _Search:
         self.helped = True
 
         def raised(candidate: Candidate) -> list[Candidate]:
-            standing.best_ns = helper.best_ns
+            standing.best_ns, self.bounds.binds = helper.best_ns, helper.binds
             return self.raised(candidate)
 
-        helper.start(lambda: climb([*waiting, *self.next], self.last, raised, helper), standing.best_ns)
+        work = partial(climb, [*waiting, *self.next], self.last, raised, helper)
+        helper.start(work, standing.best_ns, binds=self.bounds.binds)
 
 
 def search(

@@ -97,7 +97,7 @@ def helped(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Helper], None
 
     def start(work: Callable[[Helper], None]) -> Helper:
         made = Helper()
-        made.start(partial(work, made), 1.0)
+        made.start(partial(work, made), 1.0, binds=False)
         return made
 
     return start
@@ -137,11 +137,11 @@ def test_it_leaves_the_search_what_that_has_begun_with(helped: Start) -> None:
             here.asked("bound", never)
         here.asked("left alone", lambda: TEN)
         here.hear(60.0)
-        if here.asked("bound", never) == (TEN, True) and here.best_ns == 0.5:
+        if here.asked("bound", never) == (TEN, True) and here.best_ns == 0.5 and here.binds:
             here.asked("heard", lambda: TEN)
 
     made = helped(work)
-    made.tell_best(0.5)
+    made.tell_best(0.5, binds=True)
     assert made.asked("bound", lambda: TEN if made.hear(60.0) else None) == (TEN, False)
     while not made.asked("heard", lambda: None)[1]:
         made.hear(60.0)
@@ -210,6 +210,6 @@ def test_there_is_none_where_there_is_no_room_for_one(helped: Start, monkeypatch
 def test_there_is_none_for_one_core(monkeypatch: pytest.MonkeyPatch, forked: list[int]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     made = Helper()
-    made.start(lambda: None, 1.0)
+    made.start(lambda: None, 1.0, binds=False)
     assert forked == []
     assert made.asked("bound", lambda: TEN) == (TEN, False)
