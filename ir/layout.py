@@ -137,6 +137,10 @@ class Layout:
         size = owners[0][1]
         return extent % size != 0 and -(-extent // size) * (size - 1) < extent
 
+    def is_padded(self, shape: tuple[int, ...]) -> bool:
+        """Whether any dim is ``padded``."""
+        return any(self.padded(dim, shape[dim]) for dim in self._owners)
+
     def factors(self, dim: int, extent: int) -> tuple[Factor, ...]:
         """The factors of ``dim``, major first; local factors of size 1 are left out."""
         out: list[Factor] = []

@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autopar.ir.errors import IRError
 
@@ -67,6 +68,15 @@ class NodeRule:
                 return index, self.start(dim, factor)
         return None
 
+    @cached_property
+    def places(self) -> tuple[Mapping[str, tuple[int, int]], ...]:
+        """``position`` of each factor of each operand, then of each result."""
+        return tuple(
+            {factor: (at, self.start(dim, factor)) for at, dim in reversed(tuple(enumerate(dims))) for factor in dim}
+            for dims in (*self.operands, *self.results)
+        )
+
+    @cached_property
     def choosable(self) -> tuple[str, ...]:
         """Factors that an axis may own, in order of first appearance."""
         seen = [f for dims in (*self.operands, *self.results) for dim in dims for f in dim]

@@ -25,7 +25,7 @@ from autopar.passes.ground import Ground
 from autopar.passes.heavy import build_heavy
 from autopar.passes.heavy_bounds import HeavyBounds
 from autopar.passes.helper import Answer, Helper
-from autopar.passes.kinds import kinds
+from autopar.passes.kinds import Kinds
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pooled_bounds import PooledBounds
 from autopar.passes.positions import Positions
@@ -86,8 +86,8 @@ class Bounds:
         return self.profile.has_compute_hook or self.profile.has_collective_hook or not self.searched
 
     @cached_property
-    def _kinds(self) -> dict[tuple[str, str], int]:
-        return kinds(self.model, self.positions)
+    def _kinds(self) -> Kinds:
+        return Kinds(self.model, self.positions)
 
     def model_of(self, candidate: Candidate) -> Model:
         """The model with the modes that a candidate leaves it."""

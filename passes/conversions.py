@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from autopar.ir.convert import Step, convert
+from autopar.ir.convert import Change, changes
 from autopar.ir.errors import IRError
 from autopar.ir.layout import Layout
 from autopar.ir.program import MICROBATCH_AXIS
@@ -36,25 +36,25 @@ class Conversions:
 
     pricing: Pricing
     known: dict[tuple[object, ...], _Prices] = field(default_factory=dict)
-    walked: dict[tuple[object, ...], tuple[Step, ...] | None] = field(default_factory=dict)
+    walked: dict[tuple[object, ...], tuple[Change, ...] | None] = field(default_factory=dict)
 
     @functools.cached_property
     def keeping(self) -> Keeping:
         return Keeping(self._within)
 
-    def steps(self, fact: Fact, have: Layout, need: Layout) -> tuple[Step, ...] | None:
+    def changes(self, fact: Fact, have: Layout, need: Layout) -> tuple[Change, ...] | None:
         """What leads from one layout to the other; None where nothing does."""
         key = fact.type.shape, fact.grad, have, need
         if key not in self.walked:
             try:
-                self.walked[key] = convert(have, need, fact.type.shape, grad=fact.grad)
+                self.walked[key] = changes(have, need, fact.type.shape, grad=fact.grad)
             except IRError:
                 self.walked[key] = None
         return self.walked[key]
 
-    def _within(self, fact: Fact, have: Layout, need: Layout) -> tuple[Step, ...] | None:
-        """The steps within a microbatch."""
-        return None if self._leaves_time(have, need) else self.steps(fact, have, need)
+    def _within(self, fact: Fact, have: Layout, need: Layout) -> tuple[Change, ...] | None:
+        """Those within a microbatch."""
+        return None if self._leaves_time(have, need) else self.changes(fact, have, need)
 
     @staticmethod
     def _leaves_time(have: Layout, need: Layout) -> bool:
@@ -68,7 +68,7 @@ class Conversions:
     def cost_ns(
         self, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool = False
     ) -> tuple[int, ...]:
-        """The sums of ``Pricing.step_ns``; FORBIDDEN where no conversion leads there.
+        """The sums of ``Pricing.change_ns``; FORBIDDEN where no conversion leads there.
 
         ``crosses_time``: the value may change on the microbatch axis: the loss, which is summed, and what
         depends on no parameter, which is computed for the whole batch before the first microbatch.
@@ -93,9 +93,9 @@ class Conversions:
         never = (FORBIDDEN, *(0 for _ in range(1, self.numbers)))
         if not crosses_time and self._leaves_time(have, need):
             return never
-        if (steps := self.steps(fact, have, need)) is None:
+        if (found := self.changes(fact, have, need)) is None:
             return never
-        ahead, *others = map(sum, zip(*(self.pricing.step_ns(step, fact) for step in steps), strict=True))
+        ahead, *others = map(sum, zip(*[self.pricing.change_ns(change, fact) for change in found], strict=True))
         return min(FORBIDDEN, ahead), *others
 
     def matrix(
@@ -104,7 +104,7 @@ class Conversions:
         """Prices, [number, have, need]."""
         known = self._prices(fact, crosses_time)
         prices = [[self._looked_up(known, fact, h, n, crosses_time=crosses_time) for n in need] for h in have]
-        return np.moveaxis(np.array(prices, dtype=np.int64).reshape(len(have), len(need), self.numbers), 2, 0)
+        return np.array(prices, dtype=np.int64).reshape(len(have), len(need), self.numbers).transpose(2, 0, 1)
 
 
 def hub_sets(demands: Sequence[Sequence[Layout]]) -> tuple[tuple[Layout, ...], ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -15,7 +13,7 @@ from autopar.ir.optable import row
 from autopar.passes.constrain import constrained
 from autopar.passes.conversions import Conversions
 from autopar.passes.edges import Edges
-from autopar.passes.kinds import kinds
+from autopar.passes.kinds import Kinds
 from autopar.passes.partials import partial_axes
 from autopar.passes.positions import Positions, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
@@ -38,12 +36,12 @@ class Ground:
     """
 
     def __init__(
-        self, model: Model, found: Positions, pricing: Pricing, alike: Mapping[tuple[str, str], int] | None = None
+        self, model: Model, found: Positions, pricing: Pricing, alike: Kinds | None = None
     ) -> None:
         self.found, self.pricing = found, pricing
         self.edges = Edges(Conversions(pricing))
-        self._kinds = kinds(model, found) if alike is None else alike
-        self.partial = partial_axes(model.graph, model.rules, found, pricing.mesh, self._kinds.__getitem__)
+        self._kinds = alike or Kinds(model, found)
+        self.partial = partial_axes(model.graph, model.rules, found, pricing.mesh, self._kinds.contracts)
         self.constrained = constrained(model.graph, model.settings.constraints)
         self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
         self.kept: dict[object, Kept] = {}
@@ -55,10 +53,11 @@ class Ground:
 
     def strategies(self, key: tuple[str, str], partial: tuple[frozenset[str], ...]) -> tuple[Strategy, ...]:
         """Of a node, those of alike nodes worked out once. ``partial[i]``: axes on which operand i may be P."""
-        kind = self._kinds[key], partial
+        number = self._kinds[key]
+        kind = number, partial
         if kind not in self._strategies:
-            rule, shapes = self._model.rules[key], self._model.shapes[key]
-            self._strategies[kind] = strategies(rule, self.found, key, shapes, self.pricing.mesh, partial)
+            rule, shapes, known = self._model.rules[key], self._model.shapes[key], self._kinds.choices[number]
+            self._strategies[kind] = strategies(rule, self.found, key, shapes, self.pricing.mesh, partial, known)
         return self._strategies[kind]
 
     def layouts(self, legal: tuple[Strategy, ...]) -> Layouts:
@@ -93,19 +92,7 @@ class Ground:
         Norms and biases wait wherever an axis cuts what they are added to, and go in one collective. What has more
         dimensions may be cut instead, and pays for a collective of its own.
         """
-        return self._vectors if len(shape) < 2 else 1
-
-    @functools.cached_property
-    def _vectors(self) -> int:
-        """How many trained parameters of less than two dimensions the model has, 1 at least."""
-        graph = self._model.graph
-        names = {str(node.attr("fqn")) for node in graph.sources("param")}
-        for node in graph.nodes:
-            params = node.attr("params") if node.target == "call" else ()
-            assert isinstance(params, tuple)
-            names.update(str(name) for call in params if isinstance(call, tuple) for name in call)
-        known = (self._model.parameters[name] for name in sorted(names))
-        return max(1, sum(one.trainable and not one.buffer and len(one.shape) < 2 for one in known))
+        return self._kinds.vectors if len(shape) < 2 else 1
 
     def _priced(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
         key = node_key(graph, node)

@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 from autopar.ir.graph import SOURCES
 from autopar.ir.optable import row
+from autopar.passes.partials import contracts
 from autopar.passes.positions import Positions, all_graphs, flat_operands, node_key
+from autopar.passes.strategies import OnAxis
 
 if TYPE_CHECKING:
     from autopar.passes.build import Model
 
+Key: TypeAlias = tuple[str, str]
 
-def kinds(model: Model, found: Positions) -> dict[tuple[str, str], int]:
+
+class Kinds:
     """A number for each node, equal for nodes whose strategies and prices are equal on every mesh, where equal axes may
-    be partial."""
-    numbers: dict[object, int] = {}
-    known = {}
-    for part in all_graphs(model.graph):
-        for node in part.nodes:
-            if node.target in (*SOURCES, "call"):
-                continue
-            key = node_key(part, node)
-            rule = model.rules[key]
-            operands = (None if name is None else model.facts[part.name, name].type for name in flat_operands(node))
-            kind = (
-                node.target, row(node), tuple(operands), tuple(value.type for value in node.results),
-                tuple(rule.sizes.items()), rule.operands, rule.results, rule.whole, rule.partial, rule.reduce,
-                rule.contiguous, rule.uneven, rule.classes, model.shapes[key],
-                tuple(sorted(found.factors[key].items())), found.uneven.get(key, frozenset()),
-                key in found.unbound,
-            )  # fmt: skip
-            known[key] = numbers.setdefault(kind, len(numbers))
-    return known
+    be partial; and what of that follows from one axis, which many meshes have."""
+
+    def __init__(self, model: Model, found: Positions) -> None:
+        self._found, self._model = found, model
+        self._numbers: dict[Key, int] = {}
+        self.choices: defaultdict[int, OnAxis] = defaultdict(dict)
+        self._contracts: dict[tuple[int, str, int], bool] = {}
+        numbers: dict[object, int] = {}
+        for part in all_graphs(model.graph):
+            for node in part.nodes:
+                if node.target in (*SOURCES, "call"):
+                    continue
+                key = node_key(part, node)
+                rule = model.rules[key]
+                operands = (None if name is None else model.facts[part.name, name].type for name in flat_operands(node))
+                kind = (
+                    node.target, row(node), tuple(operands), tuple(value.type for value in node.results),
+                    tuple(rule.sizes.items()), rule.operands, rule.results, rule.whole, rule.partial, rule.reduce,
+                    rule.contiguous, rule.uneven, rule.classes, model.shapes[key],
+                    tuple(sorted(found.factors[key].items())), found.uneven.get(key, frozenset()),
+                    key in found.unbound,
+                )  # fmt: skip
+                self._numbers[key] = numbers.setdefault(kind, len(numbers))
+
+    def __getitem__(self, key: Key) -> int:
+        return self._numbers[key]
+
+    def contracts(self, key: Key, axis: str, size: int) -> bool:
+        """What ``contracts`` says."""
+        asked = self._numbers[key], axis, size
+        if asked not in self._contracts:
+            self._contracts[asked] = contracts(self._model.rules[key], self._found, key, axis, size)
+        return self._contracts[asked]
+
+    @cached_property
+    def vectors(self) -> int:
+        """How many trained parameters of less than two dimensions the model has, 1 at least."""
+        graph = self._model.graph
+        names = {str(node.attr("fqn")) for node in graph.sources("param")}
+        for node in graph.nodes:
+            params = node.attr("params") if node.target == "call" else ()
+            assert isinstance(params, tuple)
+            names.update(str(name) for call in params if isinstance(call, tuple) for name in call)
+        known = (self._model.parameters[name] for name in sorted(names))
+        return max(1, sum(one.trainable and not one.buffer and len(one.shape) < 2 for one in known))

@@ -15,27 +15,34 @@ Key: TypeAlias = tuple[str, str]
 
 def partial_axes(
     graph: Graph, rules: Mapping[Key, NodeRule], found: Positions, mesh: Mesh,
-    kind: Callable[[Key], object] = lambda key: key,
+    known: Callable[[Key, str, int], bool] | None = None,
 ) -> dict[Key, frozenset[str]]:  # fmt: skip
     """Axes on which each value may be Partial: from contracted factors, passed on by linear operations.
 
-    ``kind``: equal for nodes that are alike.
+    ``known``: what ``contracts`` says of a node on an axis of a size.
     """
-    visit = _Visit(graph, rules, found, mesh, kind)
+    visit = _Visit(graph, rules, mesh, known or (lambda key, *axis: contracts(rules[key], found, key, *axis)))
     for _ in range(2):  # what a block carries out it may carry in again
         visit.part(graph)
     return visit.known
 
 
+def contracts(rule: NodeRule, found: Positions, key: Key, axis: str, size: int) -> bool:
+    """Whether devices along an axis may each make a part of a sum: of a factor that a node contracts."""
+    kept = {factor for dims in rule.results for dim in dims for factor in dim}
+    return rule.reduce == "sum" and any(
+        factor not in kept and found.offered(key, factor, rule.sizes[factor], axis, size) for factor in rule.choosable
+    )
+
+
 class _Visit:
-    """``known``: of each value; ``made``: what contractions of each kind of node add."""
+    """``known``: of each value."""
 
     def __init__(
-        self, root: Graph, rules: Mapping[Key, NodeRule], found: Positions, mesh: Mesh, kind: Callable[[Key], object]
+        self, root: Graph, rules: Mapping[Key, NodeRule], mesh: Mesh, contracts: Callable[[Key, str, int], bool]
     ) -> None:
-        self.root, self.rules, self.found, self.mesh, self.kind = root, rules, found, mesh, kind
+        self.root, self.rules, self.mesh, self.contracts = root, rules, mesh, contracts
         self.known: dict[Key, frozenset[str]] = {}
-        self.made: dict[object, frozenset[str]] = {}
 
     def part(self, part: Graph) -> None:
         known = self.known
@@ -49,27 +56,13 @@ class _Visit:
 
     def _axes(self, part: Graph, node: Node) -> frozenset[str]:
         key, operands = node_key(part, node), flat_operands(node)
-        kind = self.kind(key)
-        if kind not in self.made:
-            self.made[kind] = self._contracted(key)
-        axes = self.made[kind]
+        axes = frozenset(axis for axis, size in self.mesh.axes if self.contracts(key, axis, size))
         for members in self.rules[key].partial:
             for member in members:
                 name = operands[member] if member < len(operands) else None
                 if name is not None:
                     axes |= self.known[part.name, name]
         return axes
-
-    def _contracted(self, key: Key) -> frozenset[str]:
-        rule = self.rules[key]
-        inside = {factor for dims in rule.results for dim in dims for factor in dim}
-        return frozenset(
-            axis
-            for axis, size in self.mesh.axes
-            for factor in rule.choosable()
-            if rule.reduce == "sum" and factor not in inside
-            and self.found.offered(key, factor, rule.sizes[factor], axis, size)
-        )  # fmt: skip
 
     def _call(self, part: Graph, node: Node) -> None:
         known, block = self.known, self.root.block(str(node.attr("block")))

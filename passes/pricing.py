@@ -22,7 +22,7 @@ from autopar.cost_model import (
 )
 from autopar.cost_model.dtypes import sent_back_bytes
 from autopar.cost_model.priced import work
-from autopar.ir.convert import COLLECTIVES, Step, local_numel
+from autopar.ir.convert import COLLECTIVES, Change, local_numel
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh, across, within
@@ -111,24 +111,23 @@ class Pricing:
             found[far] = Group(axis=axis, size=whole // size, ranks_per_node=1, nodes=whole // size)
         return found
 
-    def step_ns(self, step: Step, fact: Fact) -> tuple[int, ...]:
+    def change_ns(self, change: Change, fact: Fact) -> tuple[int, ...]:
         """Forward and backward nanoseconds of one layout change of a value.
 
         Where there is an ``aside``, also how long of each parameters go on travelling. What itself goes the way of
         parameters takes twice as long as alone, and lets as much of them pass.
         """
         kind = fact.type
-        if self.uneven and step.axis == DATA_AXIS:  # numbers and gradients are added up once a step
-            return (0, 0) if kind.numel == 1 or step.kind == "identity" else (FORBIDDEN, 0)
-        before = local_numel(step.before, kind.shape) * DTYPE_BYTES[kind.dtype]
-        after = local_numel(step.after, kind.shape) * sent_back_bytes(
-            kind.dtype, step.backward, parameter=fact.parameter
-        )
-        ahead = self.collective_ns(step.kind, before, step.axis)
-        behind = self.collective_ns(step.backward, after, step.axis)
+        forward, backward, axis, have, need = change
+        if self.uneven and axis == DATA_AXIS:  # numbers and gradients are added up once a step
+            return (0, 0) if kind.numel == 1 or forward == "identity" else (FORBIDDEN, 0)
+        before = local_numel(have, kind.shape) * DTYPE_BYTES[kind.dtype]
+        after = local_numel(need, kind.shape) * sent_back_bytes(kind.dtype, backward, parameter=fact.parameter)
+        ahead = self.collective_ns(forward, before, axis)
+        behind = self.collective_ns(backward, after, axis)
         if not self.aside:
             return ahead, behind
-        times = 2 if step.axis == DATA_AXIS else 1
+        times = 2 if axis == DATA_AXIS else 1
         return times * ahead, times * behind, ahead, behind
 
     def op_costs(

@@ -173,5 +173,5 @@ def _splits(model: Model, found: Positions, key: tuple[str, str], size: int) -> 
     return any(
         found.offered(key, factor, rule.sizes[factor], TENSOR_AXIS, size)
         and not any(label in ("batch", "sequence") for label, _, _ in found.factors[key].get(factor, ()))
-        for factor in rule.choosable()
+        for factor in rule.choosable
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autopar.ir.convert import COLLECTIVES, Step
+from autopar.ir.convert import COLLECTIVES, Change
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
 from autopar.ir.program import MICROBATCH_AXIS
@@ -30,10 +30,10 @@ def again(mode: Mode, node: Node) -> int:
 class Keeping:
     """Bytes that selective recomputation keeps of a value on its way to its consumers, each pair worked out once.
 
-    ``steps``: from one layout to another, None where nothing leads there.
+    ``changes``: from one layout to another, None where nothing leads there.
     """
 
-    steps: Callable[[Fact, Layout, Layout], tuple[Step, ...] | None]
+    changes: Callable[[Fact, Layout, Layout], tuple[Change, ...] | None]
     known: dict[tuple[Fact, Layout, Layout], tuple[bool, int]] = field(default_factory=dict)
 
     def bytes(
@@ -59,7 +59,7 @@ class Keeping:
         return self.known[key]
 
     def _walk(self, fact: Fact, have: Layout, need: Layout) -> tuple[bool, int]:
-        steps = self.steps(fact, have, need) if have != need else ()
+        steps = self.changes(fact, have, need) if have != need else ()
         if steps is None:
             return True, 0  # forbidden: it never counts
         sends = [step.kind in COLLECTIVES and step.axis != MICROBATCH_AXIS for step in steps]

@@ -22,6 +22,8 @@ from autopar.ir.rules import NodeRule
 from autopar.passes.positions import BATCH_AXES, EXPERT_AXIS, ROLES, Positions
 
 Shape: TypeAlias = tuple[int, ...]
+# By the axis, its size, the operands that may be P on it, whether its name binds, and ``Positions.inner``.
+OnAxis: TypeAlias = "dict[tuple[str, int, tuple[bool, ...], bool, bool], list[Choice]]"
 
 # With more axes cp binds too. With these it may do nothing at all: over a network that is far too slow all nodes may
 # do the same work.
@@ -93,13 +95,17 @@ def choices_of(
     shapes: NodeShapes,
     mesh: Mesh,
     can_be_partial: Sequence[frozenset[str]],
+    known: OnAxis,
 ) -> Iterator[tuple[Choice, ...]]:
     """Combinations to try: one entry an axis. ``can_be_partial[i]``: axes on which operand i may be P."""
     binding = ROLES if sum(axis != MICROBATCH_AXIS for axis in mesh.names) > FEW_AXES else BATCH_AXES
-    options = [
-        _axis_choices(rule, found, key, shapes, axis, size, can_be_partial, binds=axis in binding)
-        for axis, size in mesh.axes
-    ]
+    options = []
+    for axis, size in mesh.axes:
+        partial, binds = tuple([axis in axes for axes in can_be_partial]), axis in binding
+        asked = axis, size, partial, binds, found.inner
+        if asked not in known:
+            known[asked] = _axis_choices(rule, found, key, shapes, axis, size, partial, binds=binds)
+        options.append(known[asked])
     return itertools.product(*options)
 
 
@@ -110,11 +116,11 @@ def _axis_choices(
     shapes: NodeShapes,
     axis: str,
     size: int,
-    can_be_partial: Sequence[frozenset[str]],
+    can_be_partial: Sequence[bool],
     *,
     binds: bool,
 ) -> list[Choice]:
-    offered = {f: found.offered(key, f, rule.sizes[f], axis, size) for f in rule.choosable()}
+    offered = {f: found.offered(key, f, rule.sizes[f], axis, size) for f in rule.choosable}
     hidden = set() if found.inner else _behind_others(rule, {f for f, at in offered.items() if 1 in at})
     chosen = [
         Choice(f, at)
@@ -125,7 +131,7 @@ def _axis_choices(
         Choice(partial=index)
         for index, members in enumerate(rule.partial)
         if all(m < len(shapes.operands) and shapes.operands[m] is not None for m in members)
-        and any(axis in can_be_partial[m] for m in members)
+        and any(can_be_partial[m] for m in members)
     ]
     if rule.exchange is not None and 1 in offered.get(rule.exchange[1], ()):
         tokens, experts = rule.exchange
@@ -174,65 +180,57 @@ def _behind_others(rule: NodeRule, offered: set[str]) -> set[str]:
 
 def strategy(rule: NodeRule, choices: tuple[Choice, ...], shapes: NodeShapes, mesh: Mesh) -> Strategy | None:
     """The layouts that follow from ``choices``; None if the axes get in each other's way."""
-    if _overfull(rule, choices, mesh) or sum(choice.into is not None for choice in choices) > 1:
+    active = [(axis, choice) for axis, choice in zip(mesh.names, choices, strict=True) if choice != NOTHING]
+    owned = [(axis, factor, outer) for axis, choice in active for factor, outer in choice.owned()]
+    if _overfull(rule, owned, mesh) or sum(choice.into is not None for _, choice in active) > 1:
         return None
-    operands = tuple(
-        None if shape is None else _operand_layout(rule, choices, mesh, index, grad=shapes.grads[index])
-        for index, shape in enumerate(shapes.operands)
-    )
-    results = tuple(_result_layout(rule, choices, mesh, dims) for dims in rule.results)
-    pairs = [*zip(operands, shapes.operands, strict=True), *zip(results, shapes.results, strict=True)]
-    if any(layout is not None and shape is not None and layout.problem(shape) for layout, shape in pairs):
-        return None
-    return Strategy(choices, operands, results)
+    operands: list[Layout | None] = []
+    for index, (shape, grad) in enumerate(zip(shapes.operands, shapes.grads, strict=True)):
+        if shape is None:
+            operands.append(None)
+            continue
+        placements = _owned(rule.places[index], owned, mesh)
+        for axis, choice in active:
+            split = RSTAR if grad and axis != MICROBATCH_AXIS else R  # gradients add up over time by themselves
+            if choice.partial is not None:
+                placements[axis] = Partial() if index in rule.partial[choice.partial] else split
+            elif axis not in placements:
+                placements[axis] = split
+        operands.append(layout := Layout.of(mesh, placements))
+        if layout.problem(shape):
+            return None
+    results: list[Layout] = []
+    for places, shape in zip(rule.places[len(rule.operands) :], shapes.results, strict=True):
+        placements = _owned(places, owned, mesh)
+        for axis, choice in active:
+            if choice.partial is not None:
+                placements[axis] = Partial()
+            elif axis not in placements:
+                placements[axis] = Partial(rule.reduce)
+        results.append(layout := Layout.of(mesh, placements))
+        if layout.problem(shape):
+            return None
+    return Strategy(choices, tuple(operands), tuple(results))
 
 
-def _overfull(rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh) -> bool:
+def _overfull(rule: NodeRule, owned: Sequence[tuple[str, str, int]], mesh: Mesh) -> bool:
     """Whether axes that share a factor want more of it than there is, and would reach into the one behind it."""
     taken: dict[str, list[tuple[str, int, int]]] = {}
-    for axis, choice in zip(mesh.names, choices, strict=True):
-        for factor, outer in choice.owned():
-            taken.setdefault(factor, []).append((axis, 0, outer))
+    for axis, factor, outer in owned:
+        taken.setdefault(factor, []).append((axis, 0, outer))
     return any(
-        Layout.of(mesh, stacked(mesh, owned)).problem((rule.sizes[factor],))
-        for factor, owned in taken.items() if len(owned) > 1
+        Layout.of(mesh, stacked(mesh, together)).problem((rule.sizes[factor],))
+        for factor, together in taken.items() if len(together) > 1
     )  # fmt: skip
 
 
 def _owned(
-    rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh, dims: tuple[tuple[str, ...], ...]
+    places: Mapping[str, tuple[int, int]], owned: Sequence[tuple[str, str, int]], mesh: Mesh
 ) -> dict[str, Placement]:
-    owned = []
-    for axis, choice in zip(mesh.names, choices, strict=True):
-        for factor, outer in choice.owned():
-            if (place := rule.position(dims, factor)) is not None:
-                owned.append((axis, place[0], place[1] * outer))
-    return stacked(mesh, owned)
-
-
-def _operand_layout(
-    rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh, index: int, *, grad: bool
-) -> Layout:
-    placements = _owned(rule, choices, mesh, rule.operands[index])
-    for axis, choice in zip(mesh.names, choices, strict=True):
-        split = RSTAR if grad and axis != MICROBATCH_AXIS else R  # gradients add up over time by themselves
-        if choice.partial is not None:
-            placements[axis] = Partial() if index in rule.partial[choice.partial] else split
-        elif choice.factor is not None and axis not in placements:
-            placements[axis] = split
-    return Layout.of(mesh, placements)
-
-
-def _result_layout(
-    rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh, dims: tuple[tuple[str, ...], ...]
-) -> Layout:
-    placements = _owned(rule, choices, mesh, dims)
-    for axis, choice in zip(mesh.names, choices, strict=True):
-        if choice.partial is not None:
-            placements[axis] = Partial()
-        elif choice.factor is not None and axis not in placements:
-            placements[axis] = Partial(rule.reduce)
-    return Layout.of(mesh, placements)
+    """What axes own of one tensor, by where its factors stand."""
+    return stacked(mesh, [
+        (axis, place[0], place[1] * outer) for axis, factor, outer in owned if (place := places.get(factor)) is not None
+    ])  # fmt: skip
 
 
 def strategies(
@@ -242,10 +240,14 @@ def strategies(
     shapes: NodeShapes,
     mesh: Mesh,
     can_be_partial: Sequence[frozenset[str]],
+    known: OnAxis | None = None,
 ) -> tuple[Strategy, ...]:
-    """Legal strategies of a node, in a fixed order; never empty unless microbatches forbid it."""
+    """Legal strategies of a node, in a fixed order; never empty unless microbatches forbid it.
+
+    ``known``: what single axes may do at nodes like this one, on any mesh.
+    """
     legal = []
-    for choices in choices_of(rule, found, key, shapes, mesh, can_be_partial):
+    for choices in choices_of(rule, found, key, shapes, mesh, can_be_partial, {} if known is None else known):
         made = strategy(rule, choices, shapes, mesh)
         if made is not None:
             legal.append(made)

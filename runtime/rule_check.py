@@ -62,7 +62,7 @@ def check_rule(
 
 
 def _splits(rule: NodeRule) -> Iterator[Split]:
-    for factor in rule.choosable():
+    for factor in rule.choosable:
         size = rule.sizes[factor]
         parts = next(k for k in range(2, size + 1) if size % k == 0)
         yield Split(parts, factor)

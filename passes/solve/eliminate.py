@@ -24,7 +24,8 @@ import numpy as np
 
 from autopar.ir.errors import LimitReachedError
 from autopar.passes.problem import FloatArray, IntArray, Segment
-from autopar.passes.solve.plan import BYTES, Bucket, Plan, make_plan
+from autopar.passes.solve.plan import BYTES, Plan, make_plan
+from autopar.passes.solve.scheme import Bucket
 from autopar.passes.solve.states import fixed
 
 CAP_ENTRIES = 1 << 23
@@ -84,17 +85,19 @@ class Run:
         """The joined bucket (values of its variable, E) where the others are as in (variables, E)."""
         if self.values is None:
             self.values = self.again()
-        total: FloatArray = np.zeros((self.plan.domains[bucket.scope[0]], assignments.shape[1]))
+        total: FloatArray | None = None
         for index, values, others in bucket.lookups:
             part = self.values[index].reshape(values, -1)
-            if not others:
-                total += part
-                continue
-            at = assignments[others[0][0]]
-            for v, size in others[1:]:
-                at = at * size + assignments[v]
-            total += part.take(at, axis=1)
-        return total
+            if others:
+                at = assignments[others[0][0]]
+                for v, size in others[1:]:
+                    at = at * size + assignments[v]
+                part = part.take(at, axis=1)
+            total = part if total is None else total + part
+        shape = self.plan.domains[bucket.scope[0]], assignments.shape[1]
+        if total is None:
+            return np.zeros(shape)
+        return total if total.shape == shape else np.broadcast_to(total, shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""The fixed part of an elimination: buckets, shapes and the segment's numbers, laid out once.
+"""The fixed part of an elimination: a scheme with a segment's numbers, laid out once.
 
 Every array of a plan has its axes sorted by elimination position (first eliminated first, kept variables
 last in the order given), so that tables and messages join by reshape alone, and the tables of a segment are
@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.passes.problem import FORBIDDEN, FloatArray, IntArray, Segment
-from autopar.passes.solve.order import elimination_order
-from autopar.passes.solve.selection import Selection, is_pure, selection
+from autopar.passes.solve.scheme import Bucket, scheme_of
 
 FEW, SMALL_ENTRIES = 64, 1 << 16
 """So many assignments of a plan of so many tables times variables are measured by one product, more of either by one
@@ -28,34 +27,6 @@ table after the other."""
 
 NUMBERS = SYNC, NET, EARLIER, AHEAD, BYTES, TRANSIENT = tuple(range(6))
 """Rows of ``Plan.numbers``; NET is hide - cover."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Bucket:
-    """Join ``parts`` (value index, shape to join by), small ones first, and minimise over ``scope[0]``.
-
-    ``selection``: how to with less work, if there is a way.
-    """
-
-    scope: tuple[int, ...]
-    shape: tuple[int, ...]
-    parts: tuple[tuple[int, tuple[int, ...]], ...]
-    tables: tuple[int, ...]
-    selection: Selection | None
-
-    @cached_property
-    def lookups(self) -> tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]:
-        """Of each part its index, how many values of the bucket's variable it tells apart, and the other variables
-        that it depends on with their sizes."""
-        return tuple(
-            (index, shape[0], tuple((v, size) for v, size in zip(self.scope[1:], shape[1:], strict=True) if size > 1))
-            for index, shape in self.parts
-        )
-
-    @property
-    def entries(self) -> int:
-        """That are joined or looked up."""
-        return math.prod(self.shape) if self.selection is None else self.selection.entries
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,106 +105,12 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
 
     ``extras`` are the scopes of tables known only at run time; a scope may name a variable once only.
     """
-    domains = segment.domains
-    free = frozenset(v for v, size in enumerate(domains) if size > 1).union(kept)
-    given = [tuple(v for v in table.variables if v in free) for table in segment.tables]
-    only = [is_pure(table) for table in segment.tables]
-    extras = [tuple(v for v in scope if v in free) for scope in extras]
-    picked = tuple(scope for scope, forbids in zip(given, only, strict=True) if forbids and len(scope) == 2)
-    order = elimination_order(domains, (*given, *extras), tuple(kept), picked)
-    position = {v: i for i, v in enumerate((*order, *kept))}
-    merged, forbidding = _merge(segment, given, only, position)
-    scopes = tuple(merged)
-    numbers = np.concatenate(
-        [m.reshape(len(NUMBERS), -1) for m in merged.values()] or [np.zeros((len(NUMBERS), 0), np.int64)], axis=1
-    )
-    sizes = [math.prod(domains[v] for v in scope) for scope in scopes]
+    scheme = scheme_of(segment, kept, extras)
+    sync, hide, cover, *others = segment.numbers
+    numbers = scheme.merged(np.stack([np.minimum(sync, FORBIDDEN), hide - cover, *others]))
     blocked = numbers[SYNC] >= FORBIDDEN // 2  # with what was added, which is far less
     numbers[SYNC, blocked] = FORBIDDEN
-    extra_scopes = [tuple(sorted(scope, key=position.__getitem__)) for scope in extras]
-    pure = {i: cube[SYNC] < FORBIDDEN for i, (scope, cube) in enumerate(merged.items()) if scope in forbidding}
-    buckets, last = _buckets(domains, order, tuple(kept), [*scopes, *extra_scopes], len(scopes), position, pure)
     return Plan(
-        domains=domains,
-        kept=tuple(kept),
-        scopes=scopes,
-        offsets=tuple(int(n) for n in np.cumsum([0, *sizes])[:-1]),
-        numbers=numbers,
-        blocked=blocked,
-        extras=tuple(
-            (tuple(domains[v] for v in given), tuple(given.index(v) for v in scope))
-            for given, scope in zip(extras, extra_scopes, strict=True)
-        ),
-        buckets=buckets,
-        last=last,
-        entries=sum(b.entries for b in buckets) + math.prod(domains[v] for v in kept),
-    )
-
-
-def _merge(
-    segment: Segment, scopes: Sequence[tuple[int, ...]], only: Sequence[bool], position: dict[int, int]
-) -> tuple[dict[tuple[int, ...], IntArray], set[tuple[int, ...]]]:
-    """Sum tables of one scope, and small ones into the first larger one that holds their variables.
-
-    ``scopes``: of each table the variables that are not decided; ``only``: whether it only forbids. What only forbids
-    is left alone: its scopes are told, too.
-    """
-    sync, hide, cover, *others = segment.numbers
-    numbers = np.stack([np.minimum(sync, FORBIDDEN), hide - cover, *others])
-    domains, starts = segment.domains, segment.offsets
-    found: dict[tuple[int, ...], IntArray] = {}
-    pure: set[tuple[int, ...]] = set()
-    by_variable: dict[int, list[tuple[int, ...]]] = {}
-    for table in sorted(range(len(scopes)), key=lambda table: -len(scopes[table])):
-        given = scopes[table]
-        scope = tuple(sorted(given, key=position.__getitem__))
-        cube = numbers[:, starts[table] : starts[table + 1]].reshape(len(NUMBERS), *[domains[v] for v in given])
-        if scope != given:
-            cube = cube.transpose(0, *[1 + given.index(v) for v in scope])
-        near = by_variable.get(scope[0], []) if scope else found
-        home = scope if scope in found else next((h for h in near if all(v in h for v in scope)), None)
-        if home is None:
-            found[scope] = cube
-            if only[table]:
-                pure.add(scope)
-            for v in scope if scope not in pure else ():
-                by_variable.setdefault(v, []).append(scope)
-        else:
-            if not only[table]:
-                pure.discard(home)
-            shape = [domains[v] if v in scope else 1 for v in home]
-            found[home] = found[home] + cube.reshape(len(NUMBERS), *shape)
-    return found, pure
-
-
-def _buckets(
-    domains: Sequence[int],
-    order: tuple[int, ...],
-    kept: tuple[int, ...],
-    scopes: Sequence[tuple[int, ...]],
-    n_tables: int,
-    position: dict[int, int],
-    pure: dict[int, npt.NDArray[np.bool_]],
-) -> tuple[tuple[Bucket, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
-    waiting: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(len(order) + 1)]
-    for index, scope in enumerate(scopes):
-        waiting[min(position[scope[0]], len(order)) if scope else len(order)].append((index, scope))
-    buckets: list[Bucket] = []
-    for step, v in enumerate(order):
-        names = {v}.union(*(scope for _, scope in waiting[step]))
-        scope = tuple(sorted(names, key=position.__getitem__))
-        parts, shape = _parts(domains, scope, waiting[step]), tuple(domains[v] for v in scope)
-        tables = tuple(index for index, _ in waiting[step] if index < n_tables)
-        buckets.append(Bucket(
-            scope=scope, shape=shape, parts=parts, tables=tables, selection=selection(shape, parts, pure),
-        ))  # fmt: skip
-        target = len(order) if len(scope) == 1 else min(position[scope[1]], len(order))
-        waiting[target].append((len(scopes) + step, scope[1:]))
-    return tuple(buckets), _parts(domains, kept, waiting[-1])
-
-
-def _parts(
-    domains: Sequence[int], scope: tuple[int, ...], members: list[tuple[int, tuple[int, ...]]]
-) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    shaped = [(index, tuple(domains[v] if v in inner else 1 for v in scope)) for index, inner in members]
-    return tuple(sorted(shaped, key=lambda part: math.prod(part[1])))
+        domains=segment.domains, kept=tuple(kept), scopes=scheme.scopes, offsets=scheme.offsets, numbers=numbers,
+        blocked=blocked, extras=scheme.extras, buckets=scheme.buckets, last=scheme.last, entries=scheme.entries,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
-from autopar.passes.solve import selection
+from autopar.passes.solve import scheme, selection
 from autopar.passes.solve.eliminate import Eliminator, Prices
 
 PRICES = Prices(time=1.0, hidden=0.5, earlier=0.375, ahead=0.3, held=0.25, transient=0.125)
@@ -41,6 +41,7 @@ def test_the_message_is_that_of_joining_everything(seed: int, monkeypatch: pytes
     rng = np.random.default_rng(seed)
     held = segment(rng, negative=bool(seed % 2))
     kept = (0, 4) if seed % 3 else (0, 4, 2, 3)
+    monkeypatch.setattr(scheme, "KEPT_ENTRIES", -1)  # what is kept was made with the other limit
     monkeypatch.setattr(selection, "FEWEST_ENTRIES", 0)
     by_class = Eliminator(held, kept=kept)
     used = any(bucket.selection is not None for bucket in by_class.plan.buckets)
