@@ -32,7 +32,7 @@ from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import AnySolver, solver_of
 
-GROUNDS = 16  # of so many meshes what their problems share is kept
+GROUNDS = 32  # of so many meshes what their problems share is kept
 # Axes along which devices exchange what grows with the work, however few they are.
 PRIME_AXES = ("cp", "tp")
 # Numbers of microbatches that bound all their multiples: few of them, so that many pipelines share one problem.
@@ -79,6 +79,7 @@ class Bounds:
     uncut: dict[int, UnsupportedError] = field(default_factory=dict)  # those that no mesh can take
     grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
     variants: dict[tuple[str | None, bool, bool, bool], Model] = field(default_factory=dict)
+    known_ns: dict[object, int] = field(default_factory=dict)  # ``Pricing.known_ns``
 
     @property
     def own_only(self) -> bool:
@@ -171,6 +172,7 @@ class Bounds:
             pricing = Pricing(
                 mesh=with_time(candidate.mesh, candidate.count), cluster=self.cluster, profile=self.profile,
                 groups=axis_groups(candidate.full.axes, self.cluster), uneven=candidate.uneven,
+                known_ns=self.known_ns,
             )  # fmt: skip
             ground = Ground(model, replace(self.positions, inner=inner), pricing, self._kinds)
         self.grounds[key] = ground

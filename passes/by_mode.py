@@ -60,6 +60,7 @@ class Modes:
         # what traffic within nodes lets go on: not what HSDP does there
         self.beside = np.array([not mode.inside for mode in modes], dtype=np.int64)
         self.selective = np.array([mode.recompute == "selective" for mode in modes], dtype=bool)
+        self.some_selective = any(mode.recompute == "selective" for mode in modes)
 
     def tables(self, plains: Sequence[Plain], mode: int) -> list[Table]:
         """One for each, with a last axis over the modes, of which ``mode`` is the variable."""
@@ -76,7 +77,7 @@ class Modes:
         """Bytes (held through the step, held while the block runs backward)."""
         saved = every.column(lambda one: one.saved)
         held, dropped = np.where(self.dropped, 0, saved), np.where(self.dropped, saved, 0)
-        if self.selective.any():
+        if self.some_selective:
             chosen = self.selective & every.flags(lambda one: one.keeps is not None)
             held = np.where(chosen, every.column(lambda one: one.keeps), held)
             dropped = np.where(chosen, np.maximum(dropped - held, 0), dropped)
@@ -124,19 +125,16 @@ class _Laid:
         self.plains = plains
         self.shapes = [(*one.forward_ns.shape, modes) for one in plains]
         self.sizes = [one.forward_ns.size for one in plains]
+        self._none = np.zeros(max(self.sizes, default=0), dtype=np.int64)
 
     def flags(self, of: Callable[[Plain], bool]) -> npt.NDArray[np.bool_]:
         return np.repeat(np.array([of(one) for one in self.plains], dtype=bool), self.sizes)[:, None]
 
     def column(self, of: Callable[[Plain], IntArray | None]) -> IntArray:
         """Zeros for those that have none."""
-        found = np.zeros((sum(self.sizes), 1), dtype=np.int64)
-        start = 0
-        for one, size in zip(self.plains, self.sizes, strict=True):
-            if (values := of(one)) is not None:
-                found[start : start + size, 0] = values.ravel()
-            start += size
-        return found
+        arrays = [of(one) for one in self.plains]
+        laid = [self._none[:size] if a is None else a.ravel() for a, size in zip(arrays, self.sizes, strict=True)]
+        return np.concatenate([self._none[:0], *laid])[:, None]
 
     def split(self, array: IntArray) -> list[IntArray]:
         """That of each, of an array [entry, mode]."""

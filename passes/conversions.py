@@ -45,12 +45,14 @@ class Conversions:
     def changes(self, fact: Fact, have: Layout, need: Layout) -> tuple[Change, ...] | None:
         """What leads from one layout to the other; None where nothing does."""
         key = fact.type.shape, fact.grad, have, need
-        if key not in self.walked:
+        found = self.walked.get(key, ())
+        if found == ():  # which nothing but a layout itself leads to
             try:
-                self.walked[key] = changes(have, need, fact.type.shape, grad=fact.grad)
+                found = changes(have, need, fact.type.shape, grad=fact.grad)
             except IRError:
-                self.walked[key] = None
-        return self.walked[key]
+                found = None
+            self.walked[key] = found
+        return found
 
     def _within(self, fact: Fact, have: Layout, need: Layout) -> tuple[Change, ...] | None:
         """Those within a microbatch."""

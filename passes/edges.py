@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -57,11 +57,12 @@ class Edges:
 
     def groups(self, consumers: Sequence[Consumer]) -> Groups:
         """Sets of layouts that serve all consumers; of a single one each layout that it may need."""
-        demands = tuple(consumer.needs for consumer in consumers)
-        if demands not in self.sets:
+        demands = tuple([consumer.needs for consumer in consumers])
+        found = self.sets.get(demands)
+        if found is None:
             single = tuple((layout,) for layout in dict.fromkeys(demands[0]))
-            self.sets[demands] = single if len(demands) == 1 else hub_sets(demands)
-        return self.sets[demands]
+            found = self.sets[demands] = single if len(demands) == 1 else hub_sets(demands)
+        return found
 
     def serving(self, groups: Groups, needs: Sequence[Layout]) -> BoolArray:
         """Whether each set (one that ``groups`` made) holds each layout, [set, layout]."""
@@ -79,23 +80,26 @@ class Edges:
         expensive: bool, crosses_time: bool, selective: bool,
     ) -> Edge:  # fmt: skip
         """Of an operation's result. ``free[i]``: in layout i it is held anyway, it need not be saved again."""
-        demands = tuple((consumer.needs, consumer.saves) for consumer in consumers)
-        key = fact, tuple(have), demands, tuple(free), expensive, crosses_time, selective
-        if key not in self.known:
+        demands = tuple([(consumer.needs, consumer.saves) for consumer in consumers])
+        key = fact, tuple(have), demands, tuple(free), expensive, crosses_time
+        edge = self.known.get(key)
+        if edge is None:
             groups = self.groups(consumers)
-            haves = list(dict.fromkeys(have))
-            needs = list(dict.fromkeys(layout for group in groups for layout in group))
-            start = self.conversions.matrix(fact, haves, needs, crosses_time=crosses_time)
+            haves = {layout: number for number, layout in enumerate(dict.fromkeys(have))}
+            needs = list(dict.fromkeys([layout for group in groups for layout in group]))
+            start = self.conversions.matrix(fact, list(haves), needs, crosses_time=crosses_time)
             prices = start  # of sets of one layout each
             if any(len(group) > 1 for group in groups):
                 between = self.conversions.matrix(fact, needs, needs, crosses_time=crosses_time)
                 at = {layout: number for number, layout in enumerate(needs)}
                 prices = trees_ns(start, between, [[at[layout] for layout in group] for group in groups])
-            rows = [haves.index(layout) for layout in have]
-            keeps = self.conversions.keeping.bytes(fact, have, groups, expensive=expensive) if selective else None
-            saved = _saved(fact, have, groups, _keepers(consumers), free)
-            self.known[key] = _edge(prices[:, rows], saved, keeps)
-        return self.known[key]
+            if len(haves) < len(have):
+                prices = prices[:, [haves[layout] for layout in have]]
+            edge = self.known[key] = _edge(prices, _saved(fact, have, groups, _keepers(consumers), free), None)
+        if selective and edge.keeps is None:
+            keeps = self.conversions.keeping.bytes(fact, have, self.groups(consumers), expensive=expensive)
+            edge = self.known[key] = replace(edge, keeps=keeps)
+        return edge
 
     def parameter(
         self, fact: Fact, starts: Sequence[Sequence[Layout]], consumers: Sequence[Consumer], *, selective: bool
@@ -103,7 +107,8 @@ class Edges:
         """Of a parameter: ``starts[i][g]`` is the layout that conversions start from for storage i, set g."""
         demands = tuple((consumer.needs, consumer.saves) for consumer in consumers)
         key = fact, tuple(map(tuple, starts)), demands, selective
-        if key not in self.known:
+        edge = self.known.get(key)
+        if edge is None:
             groups = self.groups(consumers)
             shape, keepers = (len(starts), len(groups)), _keepers(consumers)
             saved, keeps = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -121,8 +126,8 @@ class Edges:
                     )  # fmt: skip
                     if selective:
                         keeps[i, g] = self.conversions.keeping.bytes(fact, [row[g]], [group], expensive=False)[0, 0]
-            self.known[key] = _edge(prices, saved, keeps if selective else None)
-        return self.known[key]
+            edge = self.known[key] = _edge(prices, saved, keeps if selective else None)
+        return edge
 
 
 def _edge(prices: IntArray, saved: IntArray, keeps: IntArray | None) -> Edge:

@@ -55,10 +55,12 @@ class Ground:
         """Of a node, those of alike nodes worked out once. ``partial[i]``: axes on which operand i may be P."""
         number = self._kinds[key]
         kind = number, partial
-        if kind not in self._strategies:
+        found = self._strategies.get(kind)
+        if found is None:
             rule, shapes, known = self._model.rules[key], self._model.shapes[key], self._kinds.choices[number]
-            self._strategies[kind] = strategies(rule, self.found, key, shapes, self.pricing.mesh, partial, known)
-        return self._strategies[kind]
+            found = strategies(rule, self.found, key, shapes, self.pricing.mesh, partial, known)
+            self._strategies[kind] = found
+        return found
 
     def layouts(self, legal: tuple[Strategy, ...]) -> Layouts:
         """What each strategy needs of each operand that is present, and gives as each result; one object for all
@@ -102,8 +104,7 @@ class Ground:
         out = np.zeros((8, len(legal)), dtype=np.int64)
         for i, chosen in enumerate(legal):
             forward, backward = self.pricing.op_costs(node, rule, chosen, shapes, types)
-            out[0, i], out[1, i] = self.pricing.op_ns(forward), self.pricing.op_ns(backward)
-            out[6, i], out[7, i] = self.pricing.covering_ns(forward), self.pricing.covering_ns(backward)
+            (out[0, i], out[6, i]), (out[1, i], out[7, i]) = self.pricing.timed(forward), self.pricing.timed(backward)
             if entry.keeps("r") and any(shapes.grads):
                 out[2, i] = local_bytes(chosen.results[0], node.results[0].type)
             if "mask" in entry.saves and any(shapes.grads):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autopar.cost_model import (
     Cluster,
@@ -48,6 +48,7 @@ class Pricing:
     ``groups``: where each axis of all devices, outermost first, lies on the cluster.
     ``uneven``: data-parallel ranks take unequal shares, so nothing but the loss may cross them within a microbatch.
     Then an operation costs what it does on ``device`` or, None, on devices that each take what their speed allows.
+    ``known_ns``: of operations, which all meshes of a cluster may share.
     """
 
     mesh: Mesh
@@ -56,6 +57,7 @@ class Pricing:
     groups: Mapping[str, Group]
     uneven: bool = False
     device: str | None = None
+    known_ns: dict[object, int] = field(default_factory=dict)
 
     @functools.cached_property
     def overlap(self) -> float:
@@ -75,11 +77,12 @@ class Pricing:
         if axis == MICROBATCH_AXIS or kind not in COLLECTIVES:
             return 0
         key = kind, payload_bytes, axis
-        if key not in self._known_collectives_ns:
+        found = self._known_collectives_ns.get(key)
+        if found is None:
             group = self.groups.get(axis) or self._halves[axis]
             seconds = collective_s(kind, payload_bytes, group, self.cluster, self.profile)
-            self._known_collectives_ns[key] = nanoseconds(seconds)
-        return self._known_collectives_ns[key]
+            found = self._known_collectives_ns[key] = nanoseconds(seconds)
+        return found
 
     def shared_ns(self, kind: str, payload_bytes: int, axis: str, among: int) -> int:
         """One parameter's share of a collective that it and others, ``among`` in all, go through at once."""
@@ -191,15 +194,21 @@ class Pricing:
         """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""
         if cost is None:
             return 0
-        if cost not in self._known_ns:
-            self._known_ns[cost] = self._op_ns(cost)
-        return self._known_ns[cost]
+        key: object = cost  # all of which a profile's own function may look at
+        if not self.profile.has_compute_hook:
+            key = self.uneven, self.device, cost.target, cost.op_class, cost.dtype, cost.flops, cost.bytes
+        found = self.known_ns.get(key)
+        if found is None:
+            found = self.known_ns[key] = self._op_ns(cost)
+        return found
 
-    def covering_ns(self, cost: OpCost | None) -> int:
-        """How long an operation of one microbatch lets communication go on, on the device where that is longest."""
+    def timed(self, cost: OpCost | None) -> tuple[int, int]:
+        """``op_ns``, and how long an operation of one microbatch lets communication go on, on the device where that is
+        longest."""
+        takes_ns = self.op_ns(cost)
         if cost is None or not self.uneven or self.device is not None:
-            return self.op_ns(cost)
-        return nanoseconds(slowest_compute_s(cost, self.cluster, self.profile))
+            return takes_ns, takes_ns
+        return takes_ns, nanoseconds(slowest_compute_s(cost, self.cluster, self.profile))
 
     def _op_ns(self, cost: OpCost) -> int:
         if self.device is not None:
@@ -215,10 +224,6 @@ class Pricing:
         if any(one_ns == 0 for _, one_ns in each):
             return 0
         return math.floor(self.cluster.world_size / sum(devices / one_ns for devices, one_ns in each))
-
-    @functools.cached_property
-    def _known_ns(self) -> dict[OpCost, int]:
-        return {}
 
     @functools.cached_property
     def _known_collectives_ns(self) -> dict[tuple[str, int, str], int]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,6 +69,8 @@ class Table:
 FIELDS = ("sync_ns", "hide_ns", "cover_ns", "earlier_ns", "ahead_ns", "bytes", "transient_bytes")
 """Of a table, what the solver looks at."""
 
+_arrays = operator.attrgetter(*FIELDS)
+_INT64 = np.dtype(np.int64)
 _SIGNED = ("sync_ns", "earlier_ns", "ahead_ns", "bytes")
 
 
@@ -88,11 +91,10 @@ class Segment:
     def numbers(self) -> IntArray:
         """[field, entry]: all tables one after the other; nobody may write to it."""
         laid_out = np.zeros((len(FIELDS), self.offsets[-1]), dtype=np.int64)
-        for row, name in zip(laid_out, FIELDS, strict=True):
-            for start, table in zip(self.offsets, self.tables, strict=False):
-                values: IntArray | None = getattr(table, name)
+        for start, end, table in zip(self.offsets, self.offsets[1:], self.tables, strict=False):
+            for row, values in zip(laid_out, _arrays(table), strict=True):
                 if values is not None:
-                    row[start : start + values.size] = values.ravel()
+                    row[start:end] = values.ravel()
         return laid_out
 
 
@@ -142,10 +144,9 @@ def _verify_segment(segment: Segment) -> None:
             raise IRError(f"{where}: a table is over one to three different variables")
         if not all(0 <= v < len(segment.domains) for v in table.variables):
             raise IRError(f"{where}: the segment has variables 0 to {len(segment.domains) - 1}")
-        shape = tuple(segment.domains[v] for v in table.variables)
-        for name in FIELDS:
-            values = getattr(table, name)
-            if values is not None and (values.shape != shape or values.dtype != np.int64):
+        shape = tuple([segment.domains[v] for v in table.variables])
+        for name, values in zip(FIELDS, _arrays(table), strict=True):
+            if values is not None and (values.shape != shape or values.dtype != _INT64):
                 raise IRError(f"{where}: {name} is {values.dtype}{values.shape}, expected int64{shape}")
     for name, row in zip(FIELDS, segment.numbers, strict=True):
         if row.size and not _in_range(name, row):

@@ -54,9 +54,10 @@ class Keeping:
     def _pair(self, fact: Fact, have: Layout, need: Layout) -> tuple[bool, int]:
         """Whether the value is read in the layout ``have``, and bytes of what collectives make of it."""
         key = (fact, have, need)
-        if key not in self.known:
-            self.known[key] = self._walk(fact, have, need)
-        return self.known[key]
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._walk(fact, have, need)
+        return found
 
     def _walk(self, fact: Fact, have: Layout, need: Layout) -> tuple[bool, int]:
         steps = self.changes(fact, have, need) if have != need else ()

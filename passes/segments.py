@@ -21,6 +21,8 @@ from autopar.passes.strategies import Strategy
 
 FEWER = 1.5  # consumers that ask for so many times fewer layouts than they have strategies are told apart by layout
 
+_ALLOWED, _FORBIDDEN = np.int64(0), np.int64(FORBIDDEN)
+
 Choice: TypeAlias = "Strategy | Layout | Mode | tuple[Layout, ...]"
 
 
@@ -102,7 +104,7 @@ class SegmentBuilder:
         """
         edge = self.edges.value(
             fact, have, consumers, free=free, expensive=expensive, crosses_time=crosses_time,
-            selective=bool(self.ways.selective.any()),
+            selective=self.ways.some_selective,
         )  # fmt: skip
         self._attach(producer, self.targets(value, consumers), edge)
 
@@ -111,7 +113,7 @@ class SegmentBuilder:
         kept: Kept,
     ) -> None:  # fmt: skip
         """A parameter's edge: ``starts[i][g]`` is the layout that conversions start from for storage i, group g."""
-        edge = self.edges.parameter(fact, starts, consumers, selective=bool(self.ways.selective.any()))
+        edge = self.edges.parameter(fact, starts, consumers, selective=self.ways.some_selective)
         self._attach(producer, self.targets(name, consumers), edge, kept)
 
     def targets(self, value: str, consumers: Sequence[Consumer]) -> tuple[int, IntArray | None]:
@@ -139,9 +141,7 @@ class SegmentBuilder:
         return need, distinct
 
     def _forbid(self, left: int, right: int, allowed: npt.NDArray[np.bool_]) -> None:
-        self.tables.append(
-            Table(variables=(left, right), sync_ns=np.where(allowed, 0, FORBIDDEN).astype(np.int64))
-        )
+        self.tables.append(Table(variables=(left, right), sync_ns=np.where(allowed, _ALLOWED, _FORBIDDEN)))
 
     def _attach(
         self, producer: int, targets: tuple[int, IntArray | None], edge: Edge, kept: Kept | None = None
