@@ -93,6 +93,11 @@ class Layout:
         """Axes that are not named are replicated."""
         return _known(mesh, tuple([placements.get(name, R) for name in mesh.names]))
 
+    @classmethod
+    def placed(cls, mesh: Mesh, placements: tuple[Placement, ...]) -> Layout:
+        """One placement for each axis, in the mesh's order."""
+        return _known(mesh, placements)
+
     def __getitem__(self, axis: str) -> Placement:
         return self.placements[self.mesh.index(axis)]
 

@@ -132,6 +132,16 @@ def verify_problem(problem: Problem) -> None:
     for number, chain in enumerate(problem.chains):
         _verify_segment(chain.segment)
         _verify_chain(chain, problem.root, f"chain {number} ({chain.segment.name})")
+    verify_numbers(problem)
+
+
+def verify_numbers(problem: Problem) -> None:
+    """Raise ``IRError`` naming the first table with a number that is out of range. Requires: all else is as it should
+    be."""
+    for segment in (problem.root, *(chain.segment for chain in problem.chains)):
+        for name, row in zip(FIELDS, segment.numbers, strict=True):
+            if row.size and not _in_range(name, row):
+                raise IRError(_out_of_range(segment, name))
 
 
 def _verify_segment(segment: Segment) -> None:
@@ -148,9 +158,6 @@ def _verify_segment(segment: Segment) -> None:
         for name, values in zip(FIELDS, _arrays(table), strict=True):
             if values is not None and (values.shape != shape or values.dtype != _INT64):
                 raise IRError(f"{where}: {name} is {values.dtype}{values.shape}, expected int64{shape}")
-    for name, row in zip(FIELDS, segment.numbers, strict=True):
-        if row.size and not _in_range(name, row):
-            raise IRError(_out_of_range(segment, name))
 
 
 def _in_range(name: str, values: IntArray) -> bool:

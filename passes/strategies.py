@@ -12,10 +12,10 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from autopar.ir.errors import IRError
-from autopar.ir.layout import RSTAR, Layout, Partial, Placement, R, stacked
+from autopar.ir.layout import RSTAR, Layout, Partial, Placement, R, Shard, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
@@ -23,7 +23,7 @@ from autopar.passes.positions import BATCH_AXES, EXPERT_AXIS, ROLES, Positions
 
 Shape: TypeAlias = tuple[int, ...]
 # By the axis, its size, the operands that may be P on it, whether its name binds, and ``Positions.inner``.
-OnAxis: TypeAlias = "dict[tuple[str, int, tuple[bool, ...], bool, bool], list[Choice]]"
+OnAxis: TypeAlias = "dict[tuple[str, int, tuple[bool, ...], bool, bool], list[Alone]]"
 
 # With more axes cp binds too. With these it may do nothing at all: over a network that is far too slow all nodes may
 # do the same work.
@@ -66,6 +66,15 @@ class Choice:
 NOTHING = Choice()
 
 
+class Alone(NamedTuple):
+    """What one axis does at a node, and where that places operands and results if no other axis owns a factor of it."""
+
+    choice: Choice
+    factors: tuple[str, ...]
+    operands: tuple[Placement | None, ...]
+    results: tuple[Placement, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One choice an axis and what follows: layouts needed of the operands (flattened; None: absent) and
@@ -96,7 +105,7 @@ def choices_of(
     mesh: Mesh,
     can_be_partial: Sequence[frozenset[str]],
     known: OnAxis,
-) -> Iterator[tuple[Choice, ...]]:
+) -> Iterator[tuple[Alone, ...]]:
     """Combinations to try: one entry an axis. ``can_be_partial[i]``: axes on which operand i may be P."""
     binding = ROLES if sum(axis != MICROBATCH_AXIS for axis in mesh.names) > FEW_AXES else BATCH_AXES
     options = []
@@ -104,9 +113,37 @@ def choices_of(
         partial, binds = tuple([axis in axes for axes in can_be_partial]), axis in binding
         asked = axis, size, partial, binds, found.inner
         if asked not in known:
-            known[asked] = _axis_choices(rule, found, key, shapes, axis, size, partial, binds=binds)
+            choices = _axis_choices(rule, found, key, shapes, axis, size, partial, binds=binds)
+            known[asked] = [_alone(rule, choice, shapes, axis) for choice in choices]
         options.append(known[asked])
     return itertools.product(*options)
+
+
+def _alone(rule: NodeRule, choice: Choice, shapes: NodeShapes, axis: str) -> Alone:
+    operands = tuple(
+        None if shape is None else _placement(rule, choice, axis, rule.places[index], index, grad=shapes.grads[index])
+        for index, shape in enumerate(shapes.operands)
+    )
+    results = tuple(_placement(rule, choice, axis, places) for places in rule.places[len(rule.operands) :])
+    return Alone(choice, tuple(factor for factor, _ in choice.owned()), operands, results)
+
+
+def _placement(
+    rule: NodeRule, choice: Choice, axis: str, places: Mapping[str, tuple[int, int]], operand: int | None = None, *,
+    grad: bool = False,
+) -> Placement:  # fmt: skip
+    """Of one operand, or of a result, on an axis that stacks inside no other."""
+    if choice == NOTHING:
+        return R
+    for factor, outer in reversed(choice.owned()):
+        if factor in places:
+            dim, start = places[factor]
+            return Shard(dim, start * outer)
+    if operand is None:
+        return Partial() if choice.partial is not None else Partial(rule.reduce)
+    if choice.partial is not None and operand in rule.partial[choice.partial]:
+        return Partial()
+    return RSTAR if grad and axis != MICROBATCH_AXIS else R  # gradients add up over time by themselves
 
 
 def _axis_choices(
@@ -247,11 +284,30 @@ def strategies(
     ``known``: what single axes may do at nodes like this one, on any mesh.
     """
     legal = []
-    for choices in choices_of(rule, found, key, shapes, mesh, can_be_partial, {} if known is None else known):
-        made = strategy(rule, choices, shapes, mesh)
+    for options in choices_of(rule, found, key, shapes, mesh, can_be_partial, {} if known is None else known):
+        choices = tuple([one.choice for one in options])
+        owned = [factor for one in options for factor in one.factors]
+        apart = bool(options) and len(set(owned)) == len(owned)
+        made = _together(options, choices, shapes, mesh) if apart else strategy(rule, choices, shapes, mesh)
         if made is not None:
             legal.append(made)
     return tuple(legal)
+
+
+def _together(
+    options: Sequence[Alone], choices: tuple[Choice, ...], shapes: NodeShapes, mesh: Mesh
+) -> Strategy | None:
+    """What ``strategy`` says of axes that own no factor together."""
+    operands: list[Layout | None] = []
+    for shape, placements in zip(shapes.operands, zip(*[one.operands for one in options], strict=True), strict=True):
+        layout = None if shape is None else Layout.placed(mesh, placements)
+        if layout is not None and shape is not None and layout.problem(shape):
+            return None
+        operands.append(layout)
+    results = [Layout.placed(mesh, placements) for placements in zip(*[one.results for one in options], strict=True)]
+    if any(layout.problem(shape) for layout, shape in zip(results, shapes.results, strict=True)):
+        return None
+    return Strategy(choices, tuple(operands), tuple(results))
 
 
 def parse_choices(text: Mapping[str, str], mesh: Mesh) -> tuple[Choice, ...]:

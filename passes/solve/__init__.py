@@ -12,7 +12,7 @@ All limits are counts of work, so that equal problems have equal answers. ``chec
 
 from __future__ import annotations
 
-from autopar.passes.problem import Problem
+from autopar.passes.problem import Problem, verify_problem
 from autopar.passes.solve.model import Model, between
 from autopar.passes.solve.progress import CLOSE
 from autopar.passes.solve.solution import CallRuns, Solution, Status
@@ -46,6 +46,7 @@ def solve(
     binds here too. Raises ``IRError`` for a malformed problem and ``LimitReachedError`` for one that is too
     entangled to eliminate.
     """
+    verify_problem(problem)
     made = solver_of(problem, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap, price=price)
     return made.solution(effort)
 
@@ -53,6 +54,7 @@ def solve(
 def solver_of(
     problem: Problem, *, memory_bytes: int, upper_bound_ns: int | None = None, gap: float = 1e-6, price: float = 0.0
 ) -> AnySolver:
-    """What solves the problem; more effort may be given to it later. Arguments and errors as those of ``solve``."""
+    """What solves a problem that is not malformed; more effort may be given to it later. Arguments, errors as those
+    of ``solve``."""
     kind = SplitSolver if is_wide(problem) else Solver
     return kind(problem, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap, price=price)

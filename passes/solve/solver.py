@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autopar.ir.errors import IRError
-from autopar.passes.problem import Problem, verify_problem
+from autopar.passes.problem import Problem, verify_numbers
 from autopar.passes.solve.check import measure_assignment
 from autopar.passes.solve.choice import Candidate
 from autopar.passes.solve.lagrangian import at_price, search_multipliers, tighten
@@ -36,7 +36,7 @@ class Solver:
         self, problem: Problem, *, memory_bytes: int, upper_bound_ns: int | None = None, gap: float = 1e-6,
         price: float = 0.0, grids: Sequence[Sequence[float]] = (),
     ) -> None:  # fmt: skip
-        verify_problem(problem)
+        verify_numbers(problem)
         self.model = Model(problem)
         self._progress = Progress(
             model=self.model, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap

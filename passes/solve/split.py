@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from autopar.ir.errors import IRError
-from autopar.passes.problem import FloatArray, Problem, verify_problem
+from autopar.passes.problem import FloatArray, Problem, verify_numbers
 from autopar.passes.solve.check import measure_assignment
 from autopar.passes.solve.choice import Multipliers
 from autopar.passes.solve.lagrangian import at_price, search_multipliers, tighten
@@ -51,7 +51,7 @@ class SplitSolver:
         self, problem: Problem, *, memory_bytes: int, upper_bound_ns: int | None = None, gap: float = 1e-6,
         price: float = 0.0,
     ) -> None:  # fmt: skip
-        verify_problem(problem)
+        verify_numbers(problem)
         self._problem, self._memory_bytes, self._gap, self._price = problem, memory_bytes, gap, price
         self._above = upper_bound_ns
         self._relaxation, self._progress, self.binds = self._bounded(0)
