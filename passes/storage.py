@@ -69,6 +69,7 @@ def as_used(storage: Layout, owned: Sequence[str]) -> Layout:
 
 
 _Numbers: TypeAlias = tuple[int, int, int, int, int, int]
+_NEVER: _Numbers = (FORBIDDEN, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,32 +115,35 @@ def keep(
     shape = (len(layouts), len(needs), len(modes))
     # with memory to spare HSDP is no mode of its own: those that there are take its time where it is less
     hybrid = rivals(modes, conversions.pricing, settings, microbatches, root=root) if ample else {}
-    out = {field.name: np.zeros(shape, dtype=np.int64) for field in fields(Kept)}
-    cache: dict[tuple[int, tuple[str, ...], tuple[str, ...], Mode], _Numbers] = {}
+    out = np.zeros((len(fields(Kept)), *shape), dtype=np.int64)
+    # the level is no matter where nobody may cut the parameter, recomputation never is
+    cache: dict[tuple[object, ...], _Numbers] = {}
     for i, layout in enumerate(layouts):
-        uneven = any(layout.padded(dim, extent) for dim, extent in enumerate(fact.type.shape))
+        uneven = layout.is_padded(fact.type.shape)
         for j, need in enumerate(needs):
             kept_as_used = _kept_as_used(layout, need)
             owned = runtime_axes(layout, need, trainable=stored.trainable) if not stored.buffer else ()
             if conversions.pricing.uneven and stored.trainable and not stored.buffer:
                 owned = (DATA_AXIS,)  # however it is used (``uneven.py``)
             late = step_axes(layout, need, owned, trainable=stored.trainable and not stored.buffer)
-            for k, mode in enumerate(modes):
+            row: list[_Numbers] = []
+            for mode in modes:
                 # FSDP2 puts even parts together only
                 if (mode.zero < 3 and not kept_as_used) or (mode.zero and owned and uneven):
-                    out["sync_ns"][i, j, k] = FORBIDDEN
+                    row.append(_NEVER)
                     continue
-                key = (i, owned, late, mode)
-                if key not in cache:
-                    cache[key] = _least_hidden(
+                key = (i, owned, late, mode.zero, mode.inside) if owned else (i, late)
+                found = cache.get(key)
+                if found is None:
+                    found = cache[key] = _least_hidden(
                         _one(
                             fact, stored, layout, owned, late, one, conversions.pricing, settings, microbatches,
                             root=root, among=among, together=together,
-                        ) for one in (mode, *hybrid.get(mode, ()))
+                        ) for one in (mode, *(hybrid.get(mode, ()) if owned else ()))
                     )  # fmt: skip
-                for name, number in zip(out, cache[key], strict=True):
-                    out[name][i, j, k] = number
-    return Kept(**out)
+                row.append(found)
+            out[:, i, j] = np.array(row, dtype=np.int64).T
+    return Kept(**{field.name: numbers for field, numbers in zip(fields(Kept), out, strict=True)})
 
 
 def rivals(
