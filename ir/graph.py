@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from autopar.ir.layout import Layout
@@ -70,6 +71,14 @@ class Node:
         """The only result; raises ValueError if there are several."""
         (value,) = self.results
         return value
+
+    @cached_property
+    def flat(self) -> tuple[str | None, ...]:
+        """Operands with lists flattened, as rules number them."""
+        out: list[str | None] = []
+        for operand in self.operands:
+            out += operand if isinstance(operand, tuple) else (operand,)
+        return tuple(out)
 
     def uses(self) -> Iterator[str]:
         """Names of the operand values, in order, with repeats."""

@@ -18,7 +18,6 @@ from autopar.ir.layout import Layout, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
-from autopar.ir.recompute import is_expensive
 from autopar.ir.rules import NodeRule
 from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.edges import Consumer
@@ -162,19 +161,17 @@ class Builder:
 
     def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         key = node_key(graph, node)
-        shapes, operands = self.model.shapes[key], flat_operands(node)
-        legal = self._legal(graph, node)
+        keeps, legal = self.ground.keeps[key], self._legal(graph, node)
         variable = into.variable("node", node.results[0].name, legal)
         needs, results = self.ground.layouts(legal)
         for value, layouts in zip(node.results, results, strict=True):
-            values.set(value.name, variable, layouts, saved=row(node).keeps("r"))
-        for index, name in enumerate(operands):
+            values.set(value.name, variable, layouts, saved=keeps.result)
+        for index, name in enumerate(flat_operands(node)):
             if name is not None:
-                saves = row(node).keeps_operand(index, shapes.grads)
-                values.consumers[name].append(Consumer(variable, needs[index], saves))
+                values.consumers[name].append(Consumer(variable, needs[index], keeps.operands[index]))
         prices = self.ground.prices(graph, node, legal)
         if prices.any():  # a view's are nothing
-            into.node(variable, *prices, expensive=is_expensive(node))
+            into.node(variable, *prices, expensive=keeps.expensive)
 
     def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
@@ -312,6 +309,7 @@ class Builder:
     def _edges(self, graph: Graph, into: SegmentBuilder, values: Values, *, root: bool) -> None:
         producers = graph.producers()
         for node in graph.nodes:
+            keeps = self.ground.keeps.get(node_key(graph, node))
             for value in node.results:
                 consumers = values.consumers[value.name]
                 fact = self.model.facts[graph.name, value.name]
@@ -329,7 +327,7 @@ class Builder:
                             refuse_crossing(have, consumer.needs, user, self.microbatches)
                     into.edge(
                         value.name, fact, values.variable[value.name], have, consumers, free=free,
-                        expensive=is_expensive(node), crosses_time=crosses,
+                        expensive=keeps is not None and keeps.expensive, crosses_time=crosses,
                     )  # fmt: skip
 
     def _parameter(

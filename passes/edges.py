@@ -115,10 +115,12 @@ class Edges:
             prices = np.zeros((self.conversions.numbers, *shape), np.int64)
             for i, row in enumerate(starts):
                 for g, group in enumerate(groups):
-                    start = self.conversions.matrix(fact, [row[g]], group)
-                    if len(group) > 1:
-                        start = trees_ns(start, self.conversions.matrix(fact, group, group), [range(len(group))])
-                    prices[:, i, g] = start[:, 0, 0]
+                    if len(group) == 1:
+                        prices[:, i, g] = self.conversions.cost_ns(fact, row[g], group[0])
+                    else:
+                        start = self.conversions.matrix(fact, [row[g]], group)
+                        between = self.conversions.matrix(fact, group, group)
+                        prices[:, i, g] = trees_ns(start, between, [range(len(group))])[:, 0, 0]
                     own = row[g].local_shape(fact.type.shape)
                     saved[i, g] = sum(
                         local_bytes(layout, fact.type) for layout in group

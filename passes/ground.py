@@ -41,6 +41,7 @@ class Ground:
         self.found, self.pricing = found, pricing
         self.edges = Edges(Conversions(pricing))
         self._kinds = alike or Kinds(model, found)
+        self.keeps = self._kinds.keeps
         self.partial = partial_axes(model.graph, model.rules, found, pricing.mesh, self._kinds.contracts)
         self.constrained = constrained(model.graph, model.settings.constraints)
         self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from autopar.ir.graph import SOURCES
 from autopar.ir.optable import row
+from autopar.ir.recompute import is_expensive
 from autopar.passes.partials import contracts
 from autopar.passes.positions import Positions, all_graphs, flat_operands, node_key
 from autopar.passes.strategies import OnAxis
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[str, str]
 
 
+class Keeps(NamedTuple):
+    """Whether autograd keeps a node's first result, and which operands; whether it is dear to run again."""
+
+    result: bool
+    operands: tuple[bool, ...]
+    expensive: bool
+
+
 class Kinds:
     """A number for each node, equal for nodes whose strategies and prices are equal on every mesh, where equal axes may
     be partial; and what of that follows from one axis, which many meshes have."""
@@ -26,6 +35,7 @@ class Kinds:
         self._found, self._model = found, model
         self._numbers: dict[Key, int] = {}
         self.choices: defaultdict[int, OnAxis] = defaultdict(dict)
+        self.keeps: dict[Key, Keeps] = {}
         self._contracts: dict[tuple[int, str, int], bool] = {}
         numbers: dict[object, int] = {}
         for part in all_graphs(model.graph):
@@ -43,6 +53,9 @@ class Kinds:
                     key in found.unbound,
                 )  # fmt: skip
                 self._numbers[key] = numbers.setdefault(kind, len(numbers))
+                entry, grads = row(node), model.shapes[key].grads
+                kept = tuple(entry.keeps_operand(index, grads) for index in range(len(grads)))
+                self.keeps[key] = Keeps(entry.keeps("r"), kept, is_expensive(node))
 
     def __getitem__(self, key: Key) -> int:
         return self._numbers[key]

@@ -38,10 +38,7 @@ def node_key(graph: Graph, node: Node) -> tuple[str, str]:
 
 def flat_operands(node: Node) -> tuple[str | None, ...]:
     """Operands with lists flattened, as rules number them."""
-    out: list[str | None] = []
-    for operand in node.operands:
-        out += operand if isinstance(operand, tuple) else (operand,)
-    return tuple(out)
+    return node.flat
 
 
 def all_graphs(graph: Graph) -> tuple[Graph, ...]:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from autopar.ir.convert import Step, convert
+from autopar.ir.convert import Step, changes, convert
 from autopar.ir.layout import RSTAR, Layout, P, Partial, Placement, R, Replicate, Shard
 from autopar.ir.mesh import Mesh
 from autopar.runtime.simulate import run_steps, shard, unshard
@@ -71,6 +71,9 @@ def check(src: Layout, dst: Layout) -> None:
     torch.manual_seed(0)
     tensor = torch.randn(SHAPE, dtype=torch.float64)
     steps = convert(src, dst, SHAPE, grad=True)
+
+    told = changes(src, dst, SHAPE, grad=True) if src != dst else ()
+    assert told == tuple((step.kind, step.backward, step.axis, step.before, step.after) for step in steps)
 
     partial = [a for a in src.mesh.names if isinstance(src[a], Partial)]
     start = [x.requires_grad_() for x in split(tensor, src, partial)]

@@ -10,7 +10,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.text import parse_graph
 from autopar.passes.facts import facts
 from autopar.passes.positions import flat_operands, instantiate_rules, positions
-from autopar.passes.strategies import Choice, Strategy, parse_choices, strategies
+from autopar.passes.strategies import Choice, Strategy, parse_choices, strategies, strategy
 from tests.lowered import model_of
 
 LINEAR = """
@@ -257,3 +257,15 @@ def test_dp_may_leave_a_head_alone_whose_parameters_outweigh_what_it_reads(batch
     """All then read the batch whole and no gradient is summed; larger batches are split."""
     mesh = Mesh((("dp", 2),))
     assert list(table(legal(HEAD.replace("B", batch), "y", mesh, x=(0, None)), mesh)) == choices
+
+
+@pytest.mark.parametrize("mesh", [Mesh((("a", 2), ("b", 2))), Mesh((("dp", 2), ("cp", 2), ("tp", 3)))], ids=str)
+@pytest.mark.parametrize("name", ["y", "z"])
+def test_axes_apart_place_what_they_place_together(mesh: Mesh, name: str) -> None:
+    """What is known of each axis alone gives the layouts that follow from all choices at once."""
+    graph = parse_graph(LINEAR)
+    model = model_of(graph, {"x": (0, None)})
+    found = legal(LINEAR, name, mesh, partial=mesh.names, x=(0, None))
+    assert len({chosen.choices for chosen in found}) == len(found) > 1
+    for chosen in found:
+        assert strategy(model.rules["g", name], chosen.choices, model.shapes["g", name], mesh) == chosen

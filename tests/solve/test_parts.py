@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autopar.ir.errors import IRError, LimitReachedError
-from autopar.passes.problem import Chain, Problem, Segment, Table, verify_problem
+from autopar.passes.problem import FORBIDDEN, Chain, Problem, Segment, Table, verify_problem
 from autopar.passes.solve.chain import min_plus, power, through
 from autopar.passes.solve.check import measure_assignment
 from autopar.passes.solve.eliminate import Eliminator, Prices
 from autopar.passes.solve.euler import euler_runs, unreached
 from autopar.passes.solve.order import elimination_order
+from autopar.passes.solve.plan import BYTES, SYNC, make_plan
 from tests.solve.instances import random_segment
 
 PRICES = Prices(time=1.0, hidden=0.5, held=0.25, transient=0.125)
@@ -75,6 +77,31 @@ def test_elimination_finds_the_least_sum_and_an_assignment_that_has_it(seed: int
         assert np.allclose(cost[tuple(full)], expected.reshape(-1))
     assert branched.children
     assert [len(eliminator.children) for eliminator in pivoted] == [segment.domains[v] for v in kept]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_scheme_serves_all_segments_with_the_same_scopes(seed: int) -> None:
+    """Its tables hold what those of the segment at hand add up to, not what they did when it was made."""
+    rng = np.random.default_rng(seed)
+    first, other = (random_segment(np.random.default_rng(7), "s", (3, 6, 1, 2, 6), mode=None) for _ in range(2))
+    tables = tuple(
+        replace(table, bytes=rng.integers(0, 99, table.sync_ns.shape), sync_ns=table.sync_ns + int(rng.integers(1, 9)))
+        for table in other.tables
+    )
+    other = Segment(name="o", domains=other.domains, tables=tables)
+    kept = (0, 3)
+    one, two = make_plan(first, kept=kept), make_plan(other, kept=kept)
+    assert one.buckets is two.buckets
+    states = rng.integers(0, first.domains, (50, 5)).T
+    for segment, plan in ((first, one), (other, two)):
+        at = [tuple(states[list(table.variables)]) for table in segment.tables]
+        time = np.sum([table.sync_ns[index] for table, index in zip(segment.tables, at, strict=True)], axis=0)
+        held = np.sum(
+            [np.zeros(50) if t.bytes is None else t.bytes[i] for t, i in zip(segment.tables, at, strict=True)], axis=0
+        )
+        allowed = time < FORBIDDEN
+        assert allowed.any()
+        assert np.array_equal(plan.measure(states)[[SYNC, BYTES]][:, allowed], np.stack([time, held])[:, allowed])
 
 
 def test_a_table_over_too_many_boundary_values_is_refused_with_a_way_out() -> None:
