@@ -194,9 +194,10 @@ class Pricing:
         """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""
         if cost is None:
             return 0
-        key: object = cost  # all of which a profile's own function may look at
-        if not self.profile.has_compute_hook:
-            key = self.uneven, self.device, cost.target, cost.op_class, cost.dtype, cost.flops, cost.bytes
+        asked: tuple[object, ...] = cost.target, cost.op_class, cost.dtype, cost.flops, cost.bytes
+        if self.profile.has_compute_hook:  # which may look at all of it
+            asked = (cost,)
+        key = self.uneven, self.device, *asked
         found = self.known_ns.get(key)
         if found is None:
             found = self.known_ns[key] = self._op_ns(cost)
