@@ -67,7 +67,7 @@ NOTHING = Choice()
 
 
 class Alone(NamedTuple):
-    """What one axis does at a node, and where that places operands and results if no other axis owns a factor of it."""
+    """What one axis does at a node, and where that places operands and results if it stacks inside no other axis."""
 
     choice: Choice
     factors: tuple[str, ...]
@@ -217,57 +217,49 @@ def _behind_others(rule: NodeRule, offered: set[str]) -> set[str]:
 
 def strategy(rule: NodeRule, choices: tuple[Choice, ...], shapes: NodeShapes, mesh: Mesh) -> Strategy | None:
     """The layouts that follow from ``choices``; None if the axes get in each other's way."""
-    active = [(axis, choice) for axis, choice in zip(mesh.names, choices, strict=True) if choice != NOTHING]
-    owned = [(axis, factor, outer) for axis, choice in active for factor, outer in choice.owned()]
-    if _overfull(rule, owned, mesh) or sum(choice.into is not None for _, choice in active) > 1:
+    options = [_alone(rule, choice, shapes, axis) for axis, choice in zip(mesh.names, choices, strict=True)]
+    return _together(rule, options, shapes, mesh)
+
+
+def _together(rule: NodeRule, options: Sequence[Alone], shapes: NodeShapes, mesh: Mesh) -> Strategy | None:
+    """The strategy of these choices, one an axis."""
+    owned = [factor for one in options for factor in one.factors]
+    if len(set(owned)) < len(owned) and _overfull(rule, options, mesh):
         return None
     operands: list[Layout | None] = []
-    for index, (shape, grad) in enumerate(zip(shapes.operands, shapes.grads, strict=True)):
-        if shape is None:
-            operands.append(None)
-            continue
-        placements = _owned(rule.places[index], owned, mesh)
-        for axis, choice in active:
-            split = RSTAR if grad and axis != MICROBATCH_AXIS else R  # gradients add up over time by themselves
-            if choice.partial is not None:
-                placements[axis] = Partial() if index in rule.partial[choice.partial] else split
-            elif axis not in placements:
-                placements[axis] = split
-        operands.append(layout := Layout.of(mesh, placements))
-        if layout.problem(shape):
+    for index, shape in enumerate(shapes.operands):
+        layout = None if shape is None else _layout(mesh, [one.operands[index] or R for one in options])
+        if layout is not None and shape is not None and layout.problem(shape):
             return None
-    results: list[Layout] = []
-    for places, shape in zip(rule.places[len(rule.operands) :], shapes.results, strict=True):
-        placements = _owned(places, owned, mesh)
-        for axis, choice in active:
-            if choice.partial is not None:
-                placements[axis] = Partial()
-            elif axis not in placements:
-                placements[axis] = Partial(rule.reduce)
-        results.append(layout := Layout.of(mesh, placements))
-        if layout.problem(shape):
-            return None
-    return Strategy(choices, tuple(operands), tuple(results))
+        operands.append(layout)
+    results = [_layout(mesh, [one.results[index] for one in options]) for index in range(len(shapes.results))]
+    if any(layout.problem(shape) for layout, shape in zip(results, shapes.results, strict=True)):
+        return None
+    return Strategy(tuple([one.choice for one in options]), tuple(operands), tuple(results))
 
 
-def _overfull(rule: NodeRule, owned: Sequence[tuple[str, str, int]], mesh: Mesh) -> bool:
-    """Whether axes that share a factor want more of it than there is, and would reach into the one behind it."""
+def _layout(mesh: Mesh, placements: Sequence[Placement]) -> Layout:
+    """Axes that own the same place of a tensor stack."""
+    owned = [(axis, *at) for axis, at in zip(mesh.names, placements, strict=True) if isinstance(at, Shard)]
+    if len(owned) > 1:
+        places = stacked(mesh, owned)
+        placements = [places.get(axis, at) for axis, at in zip(mesh.names, placements, strict=True)]
+    return Layout.placed(mesh, tuple(placements))
+
+
+def _overfull(rule: NodeRule, options: Sequence[Alone], mesh: Mesh) -> bool:
+    """Whether axes that share a factor want more of it than there is, and would reach into the one behind it.
+
+    Or exchange both: only one axis may.
+    """
     taken: dict[str, list[tuple[str, int, int]]] = {}
-    for axis, factor, outer in owned:
-        taken.setdefault(factor, []).append((axis, 0, outer))
-    return any(
+    for axis, one in zip(mesh.names, options, strict=True):
+        for factor, outer in one.choice.owned():
+            taken.setdefault(factor, []).append((axis, 0, outer))
+    return sum(one.choice.into is not None for one in options) > 1 or any(
         Layout.of(mesh, stacked(mesh, together)).problem((rule.sizes[factor],))
         for factor, together in taken.items() if len(together) > 1
     )  # fmt: skip
-
-
-def _owned(
-    places: Mapping[str, tuple[int, int]], owned: Sequence[tuple[str, str, int]], mesh: Mesh
-) -> dict[str, Placement]:
-    """What axes own of one tensor, by where its factors stand."""
-    return stacked(mesh, [
-        (axis, place[0], place[1] * outer) for axis, factor, outer in owned if (place := places.get(factor)) is not None
-    ])  # fmt: skip
 
 
 def strategies(
@@ -285,29 +277,10 @@ def strategies(
     """
     legal = []
     for options in choices_of(rule, found, key, shapes, mesh, can_be_partial, {} if known is None else known):
-        choices = tuple([one.choice for one in options])
-        owned = [factor for one in options for factor in one.factors]
-        apart = bool(options) and len(set(owned)) == len(owned)
-        made = _together(options, choices, shapes, mesh) if apart else strategy(rule, choices, shapes, mesh)
+        made = _together(rule, options, shapes, mesh)
         if made is not None:
             legal.append(made)
     return tuple(legal)
-
-
-def _together(
-    options: Sequence[Alone], choices: tuple[Choice, ...], shapes: NodeShapes, mesh: Mesh
-) -> Strategy | None:
-    """What ``strategy`` says of axes that own no factor together."""
-    operands: list[Layout | None] = []
-    for shape, placements in zip(shapes.operands, zip(*[one.operands for one in options], strict=True), strict=True):
-        layout = None if shape is None else Layout.placed(mesh, placements)
-        if layout is not None and shape is not None and layout.problem(shape):
-            return None
-        operands.append(layout)
-    results = [Layout.placed(mesh, placements) for placements in zip(*[one.results for one in options], strict=True)]
-    if any(layout.problem(shape) for layout, shape in zip(results, shapes.results, strict=True)):
-        return None
-    return Strategy(choices, tuple(operands), tuple(results))
 
 
 def parse_choices(text: Mapping[str, str], mesh: Mesh) -> tuple[Choice, ...]:
