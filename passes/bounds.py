@@ -35,7 +35,8 @@ from autopar.passes.solve import AnySolver, solver_of
 GROUNDS = 32  # of so many meshes what their problems share is kept
 # Axes along which devices exchange what grows with the work, however few they are.
 PRIME_AXES = ("cp", "tp")
-# Numbers of microbatches that bound all their multiples: few of them, so that many pipelines share one problem.
+# Numbers of microbatches that bound all their multiples: few of them, so that many pipelines share one problem. Then as
+# many as there are, which pipelines share that split the batch otherwise.
 MANY = (16, 128)
 
 
@@ -263,7 +264,8 @@ class Bounds:
             inside = math.prod(n for _, n in candidate.full.axes[candidate.full.index(axis) + 1 :])
             if not last and here < size and (here * inside == near or inside % near == 0):
                 across = [(size, 1, inside)]
-        many = [count for count in MANY if small % count == 0] if last and equal else []
+        few = [count for count in MANY if count < small and small % count == 0]
+        many = [*few, small] if last and equal and small > 1 else []
         return [*((count, 1, 1) for count in counts), *across, *((size, count, 1) for count in many)]
 
     def _floor_ns(

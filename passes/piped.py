@@ -47,7 +47,7 @@ class Pipelines:
         if made is None:
             return None
         above = standing.above(candidate)
-        bound = max(candidate.bound_ns, self._staged_ns(*made, shape))
+        bound = max(candidate.bound_ns, self._staged_ns(*made, shape, above))
         if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
             least = max(1, int(shape.live(shape.places - 1)))
             solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
@@ -61,8 +61,9 @@ class Pipelines:
         self.begun[again] = made
         return again
 
-    def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape) -> int:
-        """Time of all work on one place's devices, each place within its own memory."""
+    def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None) -> int:
+        """Time of all work on one place's devices, each place within its own memory; not more than ``enough_ns``
+        asks for."""
         places, standing = shape.places, self.standing
         arriving = self._arriving_bytes(encoded, shape)
         sent = 2 * shape.microbatches * transfer_ns(arriving, pricing)
@@ -77,7 +78,8 @@ class Pipelines:
                 memory_bytes=standing.limits.memory_bytes - ends * shape.microbatches * arriving,
                 own=before if own[0] == 0 else behind if own[-1] == places - 1 else (),
             ))  # fmt: skip
-        return places * staged_bound_ns(groups, standing.bounds.price)
+        each_ns = None if enough_ns is None else -(-enough_ns // places)
+        return places * staged_bound_ns(groups, standing.bounds.price, each_ns)
 
     def _tied_ns(self, pricing: Pricing, shape: Shape) -> int:
         """Least time of a step after its slowest place; 0 where stages may begin anywhere."""

@@ -13,9 +13,10 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import LimitReachedError
@@ -223,11 +224,11 @@ class _Search:
                 heapq.heappush(waiting, (left.rank, next(numbers), left))
             if self.standing.best is not before:
                 self.bounds.helper.tell_best(self.standing.best_ns, binds=self.bounds.binds)
-            self.delegate([candidate for _, _, candidate in waiting])
+            self.delegate(waiting)
         return [candidate for _, _, candidate in sorted(waiting)]
 
-    def delegate(self, waiting: list[Candidate]) -> None:
-        """Let a helper raise bounds, too, once the search takes long enough."""
+    def delegate(self, waiting: Sequence[tuple[Any, int, Candidate]]) -> None:
+        """Let a helper raise bounds, too, of all that waits, once the search takes long enough."""
         standing, helper = self.standing, self.bounds.helper
         simple = self.helped or self.quick or self.hopeless or self.bounds.own_only
         if simple or time.monotonic() - self.started < WORTH_S:
@@ -238,7 +239,8 @@ class _Search:
             standing.best_ns, self.bounds.binds = helper.best_ns, helper.binds
             return self.raised(candidate)
 
-        work = partial(climb, [*waiting, *self.next], self.last, raised, helper)
+        soon = [*(candidate for _, _, candidate in waiting), *self.next]
+        work = partial(climb, soon, self.last, raised, helper)
         helper.start(work, standing.best_ns, binds=self.bounds.binds)
 
 

@@ -20,6 +20,7 @@ so T is also at least the least at which all places together take as many calls 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from autopar.passes.solve.plan import BYTES, SYNC
 
 SHARES = (1.0, 0.2, 0.0)  # of the price that is given, which are tried
 PRECISE = 1e-6
+SAFE = 1 - 1e-9  # what rounding may have added
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,29 +50,38 @@ class Places:
     own: tuple[Table, ...] = ()
 
 
-def staged_bound_ns(places: Sequence[Places], price: float) -> int:
+def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | None = None) -> int:
     """Least time T of the slowest place; 0 where nothing can be said cheaply.
 
-    ``price``: what a byte may be worth, in ns. Requires: models of one problem but for their bytes, those that hold
-    most first.
+    ``price``: what a byte may be worth, in ns. ``enough_ns``: by how much more T may be is not asked. Requires: models
+    of one problem but for their bytes, those that hold most first.
     """
     first = places[0].model
     if not first.chains or first.root.children:
         return 0
     prices = list(dict.fromkeys(share * price for share in SHARES))
-    tables = [
-        [[_block(at, number, one) for one in prices] for at in places] for number in range(len(first.chains))
-    ]
-    roots = [[_root(at, one) for one in prices] for at in places]
+    chains = range(len(first.chains))
+
+    @functools.cache
+    def table(number: int, s: int, p: int) -> FloatArray:
+        return _block(places[s], number, prices[p])
+
+    @functools.cache
+    def root(s: int, p: int) -> FloatArray:
+        return _root(places[s], prices[p])
+
     best = 0.0
     for chosen in itertools.combinations_with_replacement(range(len(prices)), len(places)):
-        own = [[row[s][p] for s, p in enumerate(chosen)] for row in tables]
-        costs = [roots[s][p] for s, p in enumerate(chosen)]
+        own = [[table(number, s, p) for s, p in enumerate(chosen)] for number in chains]
+        costs = [root(s, p) for s, p in enumerate(chosen)]
         best = max(best, _bound(places, own, costs, [prices[p] for p in chosen]))
+        if enough_ns is not None and best * SAFE >= enough_ns:
+            return int(best * SAFE)
     least = [
-        [min(float(row[s][p].min()) for row in tables) for p in range(len(prices))] for s in range(len(places))
+        [min(float(table(number, s, p).min()) for number in chains) for p in range(len(prices))]
+        for s in range(len(places))
     ]
-    return int(max(best, _undivided(places, least, prices)) * (1 - 1e-9))
+    return int(max(best, _undivided(places, least, prices)) * SAFE)
 
 
 def _undivided(places: Sequence[Places], least: Sequence[Sequence[float]], prices: Sequence[float]) -> float:

@@ -6,16 +6,16 @@ is alike: folding needs to see no more of it than that it goes on.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain as flat
+from typing import Any
 
 from torch import fx
 
 from autopar.passes.fold.gaps import Gap
 from autopar.passes.trace.instances import Instance
-from autopar.passes.trace.repeats import REPEAT
+from autopar.passes.trace.repeats import REPEAT_ONE, REPEATS
 from autopar.passes.trace.replay import Region
 
 AHEAD, BEHIND = 3, 2
@@ -42,9 +42,11 @@ def middles(
     A chain in a part that is itself repeated is read whole, and so is one whose tensors may be ``written``: the
     graph has to say so of each.
     """
-    sites = {node.args[0] for region in regions.values() for node in region.module.graph.nodes if node.target is REPEAT}
+    sites = {
+        node.args[0] for region in regions.values() for node in region.module.graph.nodes if node.target in REPEATS
+    }
     within = set(flat.from_iterable(region.nodes for site, region in regions.items() if site in sites))
-    for chain in _chains([node for node in graph.nodes if node.target is REPEAT and node not in within]):
+    for chain in _chains([node for node in graph.nodes if node.target in REPEATS and node not in within]):
         middle = chain[AHEAD:-BEHIND]
         if not middle:
             continue
@@ -71,12 +73,15 @@ def _link(first: fx.Node, second: fx.Node) -> tuple[int | None, ...] | None:
 
     None if they are no chain.
     """
-    if first.args[0] != second.args[0] or any(not set(result.users) <= {second} for result in first.users):
+    numbers: dict[Any, Any] = (
+        {first: 0} if first.target is REPEAT_ONE else {result: result.args[1] for result in first.users}
+    )
+    if first.args[0] != second.args[0] or any(not set(result.users) <= {second} for result in numbers):
         return None
     found: list[int | None] = []
     for before, given in zip(first.args[2], second.args[2], strict=True):  # type: ignore[arg-type]
-        if given.target is operator.getitem and given.args[0] is first:
-            found.append(given.args[1])
+        if given in numbers:
+            found.append(numbers[given])
         elif given is before:
             found.append(None)
         else:

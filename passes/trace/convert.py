@@ -24,7 +24,7 @@ from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
 from autopar.passes.trace.experts import TARGETS
 from autopar.passes.trace.instances import Instance
-from autopar.passes.trace.repeats import MARK, REPEAT, UnrepeatableError
+from autopar.passes.trace.repeats import MARK, REPEAT_ONE, REPEATS, UnrepeatableError
 from autopar.passes.trace.replay import regions, standing_for
 from autopar.passes.trace.source import source_of
 from autopar.passes.trace.traced import ParamInfo
@@ -203,7 +203,8 @@ class Reader:
             for inner in region.nodes:
                 if inner.op == "call_function":
                     self._env[inner] = self._call(region.module, inner)
-            return tuple(self._env[result] for result in region.results)
+            results = tuple(self._env[result] for result in region.results)
+            return results[0] if node.target is REPEAT_ONE else results
 
     @contextmanager
     def _renaming(self, node: fx.Node) -> Iterator[None]:
@@ -216,7 +217,7 @@ class Reader:
         """Where ``node`` comes from; of a repeated call, where the first operation that it stands for does."""
         if node.target is MARK:
             return ""
-        if node.target is REPEAT and (region := self._regions.get(node.args[0])) is not None:  # type: ignore[arg-type]
+        if node.target in REPEATS and (region := self._regions.get(node.args[0])) is not None:  # type: ignore[arg-type]
             with self._renaming(node):
                 return next(filter(None, map(self._source, region.nodes)), "")
         source = source_of(node, self._prefix)
@@ -230,7 +231,7 @@ class Reader:
         source = self._source(node)
         if target is MARK:
             return None
-        if target is REPEAT:
+        if target in REPEATS:
             return self._again(node)
         if target is operator.getitem:
             pieces = self._env[node.args[0]]  # type: ignore[index]

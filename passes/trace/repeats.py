@@ -2,7 +2,8 @@
 
 While the trace runs, the forwards of classes that occur more than once are wrapped. A call either *leads*: it runs,
 between two marks in the graph, and what it reads is recorded. Or it *repeats* a leader whose reads and arguments
-are the same to it: then the node ``repeat(site, call, tensors)`` stands for all that the leader's marks enclose, and
+are the same to it: then the node ``repeat(site, call, tensors)`` stands for all that the leader's marks enclose
+(``repeat_one`` where that has one result, since torch takes a third longer to trace a list of one), and
 ``Reader`` reads that part of the graph again with the call's own tensors. When in doubt a call leads, which is
 always right.
 """
@@ -36,11 +37,15 @@ _results: dict[int, list[tuple[Any, ...]]] = {}
 
 _library = torch.library.Library("autopar_trace", "DEF")
 _library.define("mark(int site, bool end, Tensor[] tensors) -> ()")
-_library.define("repeat(int site, int call, Tensor[] tensors) -> Tensor[]")
+_ANY_STRIDES = torch.Tag.flexible_layout  # else torch keeps a copy of each fake operand, for their strides
+_library.define("repeat(int site, int call, Tensor[] tensors) -> Tensor[]", tags=_ANY_STRIDES)
+_library.define("repeat_one(int site, int call, Tensor[] tensors) -> Tensor", tags=_ANY_STRIDES)
 MARK = torch.ops.autopar_trace.mark.default
 REPEAT = torch.ops.autopar_trace.repeat.default
-fx.has_side_effect(MARK)  # else they are removed as unused
-fx.has_side_effect(REPEAT)
+REPEAT_ONE = torch.ops.autopar_trace.repeat_one.default
+REPEATS = (REPEAT, REPEAT_ONE)
+for _op in (MARK, *REPEATS):
+    fx.has_side_effect(_op)  # else they are removed as unused
 
 
 class UnrepeatableError(Exception):
@@ -58,6 +63,14 @@ def _repeat(mode: Mode, func: Any, types: Any, args: tuple[Any, ...], kwargs: An
         fake(mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
         for _, shape, stride, dtype, device, _ in _results[args[0]]
     ]
+
+
+@torch.library.register_torch_dispatch(  # type: ignore[untyped-decorator]
+    "autopar_trace::repeat_one", Mode, lib=_library
+)
+def _repeat_one(mode: Mode, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> torch.Tensor:
+    (result,) = _repeat(mode, func, types, args, kwargs)
+    return result  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -171,7 +184,8 @@ class Repeats:
         reads_again(leader.reads, call.instance.modules)
         with preserve_node_meta():  # else torch reads the Python stack of each node, which nobody asks for
             set_stack_trace([leader.call.instance.path])
-            results = REPEAT(leader.site, len(self.calls), call.tensors)
+            given = leader.site, len(self.calls), call.tensors
+            results = [REPEAT_ONE(*given)] if len(_results[leader.site]) == 1 else REPEAT(*given)
         self.calls.append((leader.call.instance, call.instance))
         for result, (*_, learns) in zip(results, _results[leader.site], strict=True):
             if learns and not result.requires_grad:
