@@ -72,10 +72,11 @@ class Pipelines:
         none, one = Model(lean), Model(loose.problem)
         groups, (before, behind) = [], self._outside(encoded, lean.root, shape)
         for own in _parts(places):
-            ends = 1 if own[0] == 0 or own[-1] == places - 1 else 2  # that others are sent to and received from
+            entering, leaving = (0 if own[0] == 0 else arriving), (0 if own[-1] == places - 1 else arriving)
             groups.append(Places(
-                model=between(none, one, max(1, int(shape.live(own[-1])))), count=len(own), sent_ns=ends * sent,
-                memory_bytes=standing.limits.memory_bytes - ends * shape.microbatches * arriving,
+                model=between(none, one, max(1, int(shape.live(own[-1])))), count=len(own),
+                sent_ns=sent * (bool(entering) + bool(leaving)),
+                memory_bytes=standing.limits.memory_bytes - shape.received_bytes(own[-1], entering, leaving),
                 own=before if own[0] == 0 else behind if own[-1] == places - 1 else (),
             ))  # fmt: skip
         each_ns = None if enough_ns is None else -(-enough_ns // places)

@@ -58,6 +58,11 @@ class Shape:
         ahead = (self.loops - 1) * self.places + 2 * (self.places - 1 - place) + 1
         return min(self.microbatches, ahead / self.loops)
 
+    def received_bytes(self, stage: int, entering: int, leaving: int) -> int:
+        """What a stage has received and still needs, where so much goes into it and out of it with a microbatch: values
+        of each that is in flight, their gradients on their way back, and the gradients that it works on."""
+        return round(self.live(stage) * entering) + entering + leaving
+
     @property
     def most_live(self) -> int:
         """Microbatches that the first place holds, the most of all."""
@@ -144,10 +149,9 @@ def arrange(
 
     def stage_bytes(stage: int, first: int, after: int) -> int:
         most = max(unit.transient_bytes for unit in units[first:after])
-        # torch keeps a buffer for what arrives with each microbatch: values from before, gradients from behind
-        arriving = (units[first].entering_bytes if first else 0) + (units[after].entering_bytes if after < count else 0)
+        entering, leaving = (units[at].entering_bytes if 0 < at < count else 0 for at in (first, after))
         alive = round((saved[after] - saved[first]) * shape.live(stage))
-        return held[after] - held[first] + alive + most + shape.microbatches * arriving
+        return held[after] - held[first] + alive + most + shape.received_bytes(stage, entering, leaving)
 
     asked = [{pin.index for pin in pins if any(map(pin.matches, unit.parameters))} for unit in units]
     limit = memory_bytes // shape.loops

@@ -176,10 +176,10 @@ class Places:
         time = self.time[after] - self.time[first]
         left = self.memory_bytes[place] - (self.held[after] - self.held[first])
         left -= round(live * (self.saved[after] - self.saved[first]))
-        for border in (first, after):
-            if 0 < border < count:
-                time += self.transfers[border]
-                left -= self.shape.microbatches * self.units[border].entering_bytes
+        borders = [at for at in (first, after) if 0 < at < count]
+        time += sum(self.transfers[at] for at in borders)
+        entering, leaving = (self.units[at].entering_bytes if at in borders else 0 for at in (first, after))
+        left -= self.shape.received_bytes(place, entering, leaving)
         calls = [known[after] - known[first] for known in self.counts]
         left -= max(
             *(unit.transient_bytes for unit in self.units[first:after]),

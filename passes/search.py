@@ -21,6 +21,7 @@ from typing import Any
 from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import LimitReachedError
 from autopar.ir.mesh import Mesh
+from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.passes.assignment import decode
 from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
@@ -45,8 +46,10 @@ DIVE = 1.01
 # Where the best plan is slower than a bound by this factor, a better one is wanted before others are bounded.
 FAR = 1.2
 
-# Meshes that come first, so that the many others have a plan to beat.
-FIRST = (("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",), ("dp", "tp"))
+# Meshes that come first, so that the many others have a plan to beat; pipelines of them only where memory binds.
+FIRST = (
+    ("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), ("dp", "tp"),
+)  # fmt: skip
 
 WORTH_S = 0.05  # a search that takes longer gets a helper
 
@@ -186,13 +189,16 @@ class _Search:
             plain = by_experts(c for c in candidates if c.shape is None)
             candidates = plain[:1] or candidates  # to tell how much is missing
         elif not self.bounds.own_only:
-            first = {names: [c for c in candidates if c.shape is None and c.mesh.names == names] for names in FIRST}
-            self.next = list(itertools.chain(*first.values()))
-            candidates = self.last = [c for c in candidates if c not in self.next]
-            for plain in first.values():
-                self.next = [c for c in self.next if c not in plain]
-                candidates = [*candidates, *self.explore(plain)]
-            self.last = []
+            left: list[Candidate] = []
+            for at, names in enumerate(FIRST):
+                group = [c for c in candidates if c.full.names == names]
+                if not group or (group[0].shape is not None and not self.bounds.binds):
+                    continue
+                candidates = [c for c in candidates if c.full.names != names]
+                self.next = [c for c in candidates if c.shape is None and c.full.names in FIRST[at + 1 :]]
+                self.last = [c for c in candidates if c not in self.next]
+                left += self.explore(group)
+            candidates, self.last = [*candidates, *left], []
         for candidate in self.explore(candidates):
             self.standing.done(candidate, candidate.step_bound_ns)
 

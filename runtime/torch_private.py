@@ -6,7 +6,8 @@ Checked on torch 2.11 to 2.13; a name that moves is mended here and nowhere else
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -93,14 +94,75 @@ WHOLE_NUMBERS_CROSS = hasattr(PipelineStage, "_post_metadata_inference_cleanup")
 
 
 class SettledStage(PipelineStage):
-    """A stage whose shapes are given, so that no trial run is made.
+    """A stage whose shapes are given, so that no trial run is made, and which holds only what it still needs.
 
     ``PipelineStage._post_metadata_inference_cleanup`` clears the gradients of FSDP2's parameters, as those of a trial
     run, whenever a schedule begins or changes between evaluation and training: those of earlier steps would be lost.
+
+    ``PipelineStage._prepare_forward_infra`` and ``_prepare_backward_infra`` make a buffer for what arrives with each
+    microbatch, and keep them all: with many microbatches they are more than all else. Here they are made on no device,
+    and each is a real one from when it is received into until what arrived is passed on.
     """
 
     def _post_metadata_inference_cleanup(self) -> None:
         """Nothing was inferred."""
+
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        with self._nowhere():
+            return super()._prepare_forward_infra(*args, **kwargs)
+
+    def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        with self._nowhere():
+            return super()._prepare_backward_infra(*args, **kwargs)
+
+    @contextmanager
+    def _nowhere(self) -> Iterator[None]:
+        here, self.device = self.device, torch.device("meta")
+        try:
+            yield
+        finally:
+            self.device = here
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        _move(self.args_recv_info[fwd_chunk_id], self.device)
+        return super().get_fwd_recv_ops(fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        _move(self.grad_recv_info.get(bwd_chunk_id, ()), self.device)
+        return super().get_bwd_recv_ops(bwd_chunk_id)
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """As torch's; where no backward follows, the stage does not keep what it was given."""
+        output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        _move(self.args_recv_info[fwd_chunk_id], torch.device("meta"))
+        if not self.has_backward:
+            made, _ = self.fwd_cache[fwd_chunk_id]
+            self.fwd_cache[fwd_chunk_id] = made, []
+        return output
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """As torch's; where no backward follows, the stage does not keep what it sends."""
+        sent = super().get_fwd_send_ops(fwd_chunk_id)
+        if not self.has_backward:
+            del self.fwd_cache[fwd_chunk_id]
+        return sent
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        """As torch's; the schedule keeps the losses of a step, which must not keep all that they were made of."""
+        super().backward_one_chunk(bwd_chunk_id, loss, *args, **kwargs)
+        _move(self.grad_recv_info.get(bwd_chunk_id, ()), torch.device("meta"))
+        if loss is not None and not self.is_first:
+            loss.detach_()
+
+
+def _move(received: Iterable[Any], device: torch.device) -> None:
+    """Give each message of a microbatch an empty buffer there; the first stage's arguments have none."""
+    for message in received:
+        old = getattr(message, "buffer", None)
+        if old is not None and old.device != device:
+            message.buffer = torch.empty_like(old, device=device, requires_grad=old.requires_grad)
 
 
 def spec_of(held: DTensor) -> Any:

@@ -34,6 +34,8 @@ PIPELINES = [
     Case(model="llama", mesh=PP, options={"recompute": "none", "num_microbatches": 4}),
     Case(model="llama", mesh=PP, options={"recompute": "full", "num_microbatches": 4}),
     Case(model="llama", mesh=PP, options={"recompute": "none", "num_microbatches": 4, "schedule": "gpipe"}),
+    Case(model="llama", mesh=PP, options={"recompute": "full", "num_microbatches": 16}),
+    Case(model="llama", mesh={"pp": 4}, options={"recompute": "full", "num_microbatches": 16}),
     Case(model="llama", mesh=BOTH, options={"zero": 0, "recompute": "none", "num_microbatches": 4}),
     Case(model="llama", mesh=BOTH, options={"zero": 1, "recompute": "selective", "num_microbatches": 4}),
     Case(model="llama", mesh=BOTH, options={"zero": 3, "recompute": "none", "num_microbatches": 4}),
