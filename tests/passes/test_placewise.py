@@ -51,7 +51,8 @@ class Case:
             for border in (first, after):
                 if 0 < border < len(self.kinds):
                     time += self.transfers[border]
-                    held += self.shape.microbatches * self.entering[border]
+                    # values of all that are in flight and a gradient on its way back; from behind one gradient
+                    held += self.entering[border] * (1 if border == after else int(live) + 1)
             for at in range(first, after):
                 own = next(o.cost for o in self.options[self.kinds[at]] if o.values == chosen[at])
                 time += own.time_ns + self.rest[at][0]
