@@ -8,9 +8,10 @@ from functools import cached_property
 from autopar.cost_model import optimizer_state_bytes
 from autopar.ir.constraints import Constraint
 from autopar.ir.errors import InfeasibleError
-from autopar.ir.program import Parameter
+from autopar.ir.program import Parameter, Program
 from autopar.passes.build import Encoded, Model
 from autopar.passes.extents import layers
+from autopar.passes.found import UNLIMITED_BYTES
 from autopar.passes.live import holding
 from autopar.passes.outer import Candidate
 from autopar.passes.pipelining import Arrangement, Shape, Unit, arrange
@@ -24,6 +25,7 @@ from autopar.passes.tied import tied
 from autopar.passes.units import units_of
 
 TRIES = 2  # what places hold copies of is known when they are cut
+FINER = 4  # halvings of what lies between the mean place and the fullest one
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +85,7 @@ class Cutting:
     ) -> tuple[tuple[Unit, ...], Arrangement | None, tuple[int, ...]]:
         """What a solution may be cut into, its fastest cut, and bytes of what each place has a copy of."""
         limit, shape, pins = self.standing.limits.memory_bytes, self.shape, self.pins
-        _, program = settled(self.standing.bounds, (encoded, self.pricing), self.candidate, solution)
-        anywhere = layers(self.model) < shape.stages
-        units = units_of(self.model, program, solution, self.none, self.one, anywhere=anywhere)
+        program, units = self._units(solution, encoded)
         cut = arrange(units, shape, self.pricing, limit, pins)
         if cut is None and pins and arrange(units, shape, self.pricing, limit) is not None:
             texts = " and ".join(map(str, pins))
@@ -100,6 +100,26 @@ class Cutting:
         again_ns = sum(one.time_ns(self.pricing) for one in tied(program, cut.marks, shape))
         whole = tuple(a + b for a, b in zip(cut.bytes, copies, strict=True))
         return units, replace(cut, objective_ns=cut.objective_ns + again_ns, bytes=whole), copies
+
+    def fullest_bytes(self, solution: Solution, encoded: Encoded) -> int:
+        """What the fullest place would hold of a solution that does not fit, of cuts that spread it well; 0 where it
+        cannot be cut at all."""
+        program, units = self._units(solution, encoded)
+        found = arrange(units, self.shape, self.pricing, UNLIMITED_BYTES, self.pins)
+        if found is None:
+            return 0
+        low = sum(found.bytes) // len(found.bytes)
+        for _ in range(FINER):
+            cut = arrange(units, self.shape, self.pricing, middle := (low + max(found.bytes)) // 2, self.pins)
+            low, found = (middle, found) if cut is None else (low, cut)
+        copies = copies_bytes(program, found.marks, self.shape, self._state_bytes)
+        return max(a + b for a, b in zip(found.bytes, copies, strict=True))
+
+    def _units(self, solution: Solution, encoded: Encoded) -> tuple[Program, tuple[Unit, ...]]:
+        """A solution's program, and what that may be cut into."""
+        _, program = settled(self.standing.bounds, (encoded, self.pricing), self.candidate, solution)
+        anywhere = layers(self.model) < self.shape.stages
+        return program, units_of(self.model, program, solution, self.none, self.one, anywhere=anywhere)
 
     def _state_bytes(self, parameter: Parameter) -> int:
         local, bounds = parameter.layout.local_shape(parameter.type.shape), self.standing.bounds

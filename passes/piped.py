@@ -187,10 +187,16 @@ class Pipelines:
         return None
 
     def _near(self, cutting: Cutting, solution: Solution, encoded: Encoded) -> None:
-        places = cutting.shape.places
-        share = -(-solution.bytes // places)
-        closest = Closest(cutting.candidate, solution, encoded, cutting.pricing, share)
-        self.standing.near(closest, solution.least_bytes // places)
+        """Remember what does not fit by its fullest place, as long as nothing else does."""
+        standing, places = self.standing, cutting.shape.places
+        size = -(-solution.bytes // places)
+        if standing.best is None and (standing.closest is None or size < standing.closest.bytes):
+            try:
+                size = max(size, cutting.fullest_bytes(solution, encoded))
+            except UnsupportedError as error:  # it cannot be cut at all
+                standing.bounds.refused = standing.bounds.refused or error
+        closest = Closest(cutting.candidate, solution, encoded, cutting.pricing, size)
+        standing.near(closest, solution.least_bytes // places)
 
 
 def _parts(places: int) -> list[range]:

@@ -58,6 +58,22 @@ def test_no_plan_holds_less_than_what_every_plan_is_said_to_need() -> None:
     assert max(planned(10**9, mesh={"dp": 4}, zero=3, recompute="full").memory.peak_bytes) >= needed
 
 
+@pytest.mark.parametrize(("mesh", "budget"), [({"pp": 4}, 4_500_000), ({"pp": 2, "dp": 2}, 7_000_000)], ids=str)
+def test_a_pipeline_is_as_near_as_its_fullest_place(mesh: dict[str, int], budget: int) -> None:
+    """The budget holds the mean of its places, and not each of them."""
+    with pytest.raises(InfeasibleError) as refusal:
+        planned(budget, mesh=mesh)
+    fits = int(str(refusal.value.details["fits_bytes"]))
+    assert budget < fits and f"at {fits / 1e9:.4g} GB" in str(refusal.value)
+
+
+def test_what_is_said_of_a_pipeline_fits() -> None:
+    with pytest.raises(InfeasibleError) as refusal:
+        planned(4_500_000, mesh={"pp": 4})
+    fits = int(str(refusal.value.details["fits_bytes"]))
+    assert max(planned(fits, mesh={"pp": 4}).memory.peak_bytes) <= fits
+
+
 class Spare(torch.nn.Module):
     """A small model beside a parameter, many times as large, that the loss does not depend on."""
 
