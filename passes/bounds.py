@@ -19,7 +19,7 @@ from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.mesh import Mesh
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
-from autopar.passes.candidates import data_parallel
+from autopar.passes.candidates import SEARCHED_AXES, data_parallel
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
 from autopar.passes.heavy import build_heavy
@@ -225,12 +225,15 @@ class Bounds:
         return None if free is None else min(free, slow)
 
     def _prime_ns(self, mesh: Mesh, axis: str, size: int) -> int:
-        """From as many devices along the axis as its smallest factor, on the best links that there are."""
+        """From as many devices along the axis as its smallest factor, on the best links that there are.
+
+        Others may be inside but for the axis that is the innermost of all meshes: there it is what ``_axes_ns`` asks.
+        """
         least = next(n for n in range(2, size + 1) if size % n == 0)
         near = self.cluster.gpus_per_node
         if not self.cluster.has_equal_nodes or (near % least and near > 1):
             return 0  # other groups may lie better
-        return self._floor_ns(mesh, axis, least, inner=True)
+        return self._floor_ns(mesh, axis, least, inner=axis != SEARCHED_AXES[-1])
 
     def _axes_ns(self, candidate: Candidate, enough_ns: int | None) -> int:
         """From each axis alone, the innermost first: fewer devices along it before more, if that may be enough.

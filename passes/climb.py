@@ -20,13 +20,14 @@ def climb(
     """In the helper: raise the bounds of all that may be faster than the best plan.
 
     Of what the search comes to soon the highest first, since it begins at the other end, then so of what it comes to
-    last. While there is no plan, only bounds that nobody asks how high they must be, of the last first.
+    last. While there is no plan, first bounds of the last that nobody asks how high they must be, then those of the
+    others: the search asks as much of them until it has one.
     """
     waiting: list[tuple[bool, float, int, Candidate, bool]] = []
     numbers, blind = itertools.count(), math.isinf(helper.best_ns)
 
     def push(candidate: Candidate, *, near: bool) -> None:
-        first, rank = (not near, candidate.rank[0]) if blind else (near, -candidate.rank[0])
+        first, rank = near != blind, candidate.rank[0] if blind and not near else -candidate.rank[0]
         heapq.heappush(waiting, (not first, rank, next(numbers), candidate, near))
 
     for one in soon:
@@ -37,15 +38,19 @@ def climb(
     while waiting or parked:
         helper.hear(0.0 if waiting else PATIENCE_S)
         if blind != math.isinf(helper.best_ns) or not waiting:
-            blind = math.isinf(helper.best_ns)
             again = [*parked, *(item[3:] for item in waiting)]
+            if blind and not math.isinf(helper.best_ns):  # how high it must be decides what is asked from here on
+                again = [(one, near) for one, near in again if one.rung <= Rung.PRIME]
+            blind = math.isinf(helper.best_ns)
             parked, waiting = [], []
             for one, near in again:
                 push(one, near=near)
         *_, candidate, near = heapq.heappop(waiting)
-        if blind and candidate.rung >= Rung.PRIME:
+        if blind and candidate.rung == Rung.PRIME:
             parked.append((candidate, near))
-        elif candidate.rung < Rung.ROUGH and candidate.rank[0] < helper.best_ns:
+            if not near:
+                continue
+        if candidate.rung < Rung.ROUGH and candidate.rank[0] < helper.best_ns:
             try:
                 for left in raised(candidate):
                     push(left, near=near)

@@ -88,6 +88,13 @@ class PooledBounds:
                 return 0
         return least
 
+    def begin(self, candidate: Candidate) -> bool:
+        """Work out what ``least_share_ns`` asks first, which tells the price of memory; False where it is known."""
+        if self.known or self.bounds.own_only:
+            return False
+        self.share_ns(candidate.mesh, None, max(candidate.count, *candidate.more, 1))
+        return True
+
     def share_ns(self, mesh: Mesh, axis: str | None, count: int) -> int:
         """One stage's time if an axis alone, or one device, did all work in so many microbatches with all memory.
 

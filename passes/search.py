@@ -51,7 +51,7 @@ FIRST = (
     ("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), ("dp", "tp"),
 )  # fmt: skip
 
-WORTH_S = 0.05  # a search that takes longer gets a helper
+WORTH_S = 0.03  # a search that takes longer gets a helper
 
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
@@ -167,6 +167,8 @@ class _Search:
     def raised(self, candidate: Candidate) -> list[Candidate]:
         """The candidate with its next bound; where memory binds its first number of microbatches, and the others."""
         bounds = self.bounds
+        if candidate.rung == Rung.DEVICE and bounds.pooled.begin(candidate):
+            return [candidate]  # a helper may go on from here
         if bounds.heavy.there and candidate.rung == Rung.POOLED and candidate.more:
             return bounds.pooled.counted(candidate)
         if bounds.binds and candidate.rung == Rung.FEWEST and candidate.more:

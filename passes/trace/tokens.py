@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import struct
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -24,6 +25,7 @@ _PLAIN = (
 )  # fmt: skip
 _ATOMS = frozenset(_PLAIN)
 ABSENT = "<absent>"
+_NO_HOOKS = OrderedDict, (), (), None  # what follows below for an empty one, of which each module has several
 
 
 class IncomparableError(Exception):
@@ -65,6 +67,8 @@ def token(value: Any, names: Names, depth: int = _DEPTH) -> Any:
     kind = type(value)
     if kind in _ATOMS or issubclass(kind, _PLAIN):
         return kind, value
+    if kind is OrderedDict and not value and not value.__dict__:
+        return _NO_HOOKS
     if issubclass(kind, torch.Tensor):
         return _tensor(value, names)
     if issubclass(kind, nn.Module):
