@@ -229,11 +229,14 @@ class Bounds:
 
         Others may be inside but for the axis that is the innermost of all meshes: there it is what ``_axes_ns`` asks.
         """
-        least = next(n for n in range(2, size + 1) if size % n == 0)
+        inner = axis != SEARCHED_AXES[-1]
+        counts = (n for n in range(2, size + 1) if size % n == 0)
+        least = next(n for n in counts if inner or self._kinds.stand_for(axis, n, size))
         near = self.cluster.gpus_per_node
-        if not self.cluster.has_equal_nodes or (near % least and near > 1):
+        across = near % least != 0 and (inner or least % near != 0)
+        if not self.cluster.has_equal_nodes or (across and near > 1):
             return 0  # other groups may lie better
-        return self._floor_ns(mesh, axis, least, inner=axis != SEARCHED_AXES[-1])
+        return self._floor_ns(mesh, axis, least, inner=inner)
 
     def _axes_ns(self, candidate: Candidate, enough_ns: int | None) -> int:
         """From each axis alone, the innermost first: fewer devices along it before more, if that may be enough.
@@ -261,7 +264,11 @@ class Bounds:
         counts = [size] if last and len(mesh.axes) > 1 else []
         across = []
         if enough_ns is not None and equal:
-            fewer = [n for n in range(2, size) if size % n == 0 and (near % n == 0 or (last and n % near == 0))]
+            fewer = [
+                n for n in range(2, size)
+                if size % n == 0 and (near % n == 0 or (last and n % near == 0))
+                and (not last or self._kinds.stand_for(axis, n, size))
+            ]  # fmt: skip
             counts = [*fewer, *counts]
             here = axis_groups(candidate.full.axes, self.cluster)[axis].ranks_per_node
             inside = math.prod(n for _, n in candidate.full.axes[candidate.full.index(axis) + 1 :])

@@ -11,7 +11,7 @@ from autopar.ir.optable import row
 from autopar.ir.recompute import is_expensive
 from autopar.passes.partials import contracts
 from autopar.passes.positions import Positions, all_graphs, flat_operands, node_key
-from autopar.passes.strategies import OnAxis
+from autopar.passes.strategies import OnAxis, hides
 
 if TYPE_CHECKING:
     from autopar.passes.build import Model
@@ -37,6 +37,7 @@ class Kinds:
         self.choices: defaultdict[int, OnAxis] = defaultdict(dict)
         self.keeps: dict[Key, Keeps] = {}
         self._contracts: dict[tuple[int, str, int], bool] = {}
+        self._stand_for: dict[tuple[str, int, int], bool] = {}
         numbers: dict[object, int] = {}
         for part in all_graphs(model.graph):
             for node in part.nodes:
@@ -66,6 +67,16 @@ class Kinds:
         if asked not in self._contracts:
             self._contracts[asked] = contracts(self._model.rules[key], self._found, key, axis, size)
         return self._contracts[asked]
+
+    def stand_for(self, axis: str, few: int, many: int) -> bool:
+        """Whether so few devices along an axis may have, of each node, whatever so many may have."""
+        asked = axis, few, many
+        if asked not in self._stand_for:
+            nodes = {number: key for key, number in self._numbers.items()}
+            self._stand_for[asked] = not any(
+                hides(self._model.rules[key], self._found, key, axis, few, many) for key in nodes.values()
+            )
+        return self._stand_for[asked]
 
     @cached_property
     def vectors(self) -> int:

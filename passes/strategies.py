@@ -204,6 +204,16 @@ def _labels(found: Positions, key: tuple[str, str], choice: Choice) -> set[str]:
     return {label for label, start, _ in found.factors[key].get(choice.factor or "", ()) if start == choice.outer}
 
 
+def hides(rule: NodeRule, found: Positions, key: tuple[str, str], axis: str, few: int, many: int) -> bool:
+    """Whether so few devices are not offered what so many may have, since they may have the major factor before it."""
+
+    def shown(size: int) -> set[str]:
+        offered = {f: at for f in rule.choosable if (at := found.offered(key, f, rule.sizes[f], axis, size))}
+        return offered.keys() - _behind_others(rule, {f for f, at in offered.items() if 1 in at})
+
+    return not found.inner and not shown(many) <= shown(few)
+
+
 def _behind_others(rule: NodeRule, offered: set[str]) -> set[str]:
     """Minor factors of compound dims whose major factor the axis may have instead."""
     hidden = set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autopar.ir.errors import IRError
@@ -10,7 +12,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.text import parse_graph
 from autopar.passes.facts import facts
 from autopar.passes.positions import flat_operands, instantiate_rules, positions
-from autopar.passes.strategies import Choice, Strategy, parse_choices, strategies, strategy
+from autopar.passes.strategies import Choice, Strategy, hides, parse_choices, strategies, strategy
 from tests.lowered import model_of
 
 LINEAR = """
@@ -162,6 +164,25 @@ def test_a_minor_factor_waits_until_the_major_one_does_not_fit() -> None:
     found = table(legal(text, "h", mesh), mesh)
     assert found["f1_1"] == "S(1)/3 -> S(2)"
     assert "f1_0" not in found
+
+
+@pytest.mark.parametrize(("few", "many", "hidden"), [(2, 8, True), (4, 8, False), (2, 4, True), (2, 16, False)])
+def test_few_devices_do_not_stand_for_more_where_a_major_factor_is_theirs_alone(
+    few: int, many: int, *, hidden: bool
+) -> None:
+    """Two heads of eight features: 2 devices are offered the heads, 4 and 8 the features, 16 neither."""
+    text = """
+    graph @g {
+      %x: f64[4,16] = param() {fqn="x"}
+      %h: f64[4,2,8] = aten.reshape.default(%x) {shape=(4, 2, 8)}
+      return %h
+    }
+    """
+    graph = parse_graph(text)
+    model = model_of(graph, {})
+    marks, key = positions(graph, model.rules, {}), (graph.name, "h")
+    assert hides(model.rules[key], marks, key, "t", few, many) == hidden
+    assert not hides(model.rules[key], replace(marks, inner=True), key, "t", few, many)
 
 
 def test_rows_of_attention_are_split_without_strides() -> None:
