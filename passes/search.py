@@ -239,7 +239,8 @@ class _Search:
         """Let a helper raise bounds, too, of all that waits, once the search takes long enough."""
         standing, helper = self.standing, self.bounds.helper
         simple = self.helped or self.quick or self.hopeless or self.bounds.own_only
-        if simple or time.monotonic() - self.started < WORTH_S:
+        # Answers at a price of memory are asked at the first that is found: a helper must know it.
+        if simple or not self.bounds.pooled.known or time.monotonic() - self.started < WORTH_S:
             return
         self.helped = True
 
