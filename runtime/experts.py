@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.gates import Gate
-from autopar.runtime import experts_fused, experts_loop
+from autopar.runtime import experts_fused, experts_loop, pages
 
 _library = torch.library.Library("autopar", "FRAGMENT")
 _WEIGHTS = "Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias"
@@ -97,7 +97,7 @@ def _backward(
             order, inner = order[: bounds[-1]], list(inner[0][: bounds[-1]].split([n for n in counts if n]))
         token, share = _of_rows(order, weight)
         found = [
-            torch.empty_like(each) if wanted else None
+            pages.empty_like(each) if wanted else None
             for each, wanted in zip((up, down, up.new_empty(up.shape[0], first.shape[2])), wants, strict=True)
         ]
         into_up, into_down = (each if transposed or each is None else each.mT for each in found[:2])
