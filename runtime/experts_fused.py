@@ -8,6 +8,7 @@ they are 0.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autopar.ir.gates import Gate
+from autopar.runtime import pages
 from autopar.runtime.gates import gated, gated_and_backward
 
 _ALIGNMENT = 16  # bytes; torch refuses other addresses and strides
@@ -71,9 +73,17 @@ class Rows:
         """[T K, a] and [E, a, b] -> [T K, b]."""
         return F.grouped_mm(rows, weights, offs=self.ends)
 
-    def outer(self, left: Tensor, right: Tensor) -> Tensor:
-        """[T K, a] and [T K, b] -> [E, a, b]: the sum over each expert's rows."""
-        return F.grouped_mm(left.mT, right, offs=self.ends)
+    def outer(self, left: Tensor, right: Tensor, like: Tensor) -> Tensor:
+        """[T K, a] and [T K, b] -> [E, a, b] as ``like``: the sum over each expert's rows.
+
+        Where its memory was used before, expert by expert: ``grouped_mm`` would have it mapped anew.
+        """
+        if not pages.pooled(like) or like[0].numel() * like.element_size() < _FEW_BYTES:
+            return F.grouped_mm(left.mT, right, offs=self.ends)
+        sums = pages.empty_like(like)
+        for expert, (first, last) in enumerate(itertools.pairwise((0, *self.ends.tolist()))):
+            torch.mm(left[first:last].mT, right[first:last], out=sums[expert])
+        return sums
 
     def of_choices(self, rows: Tensor) -> Tensor:
         """[T K, a] -> [T, K, a], 0 where the expert is elsewhere."""
@@ -107,8 +117,8 @@ def backward(
     of_inner = inwards(of_middle.mul_(share))
     pairs = ((rows.taken(x), of_inner), (middle, given.mul_(share)))
     of_up, of_down = (
-        (rows.outer(before, after) if transposed else rows.outer(after, before)) if wanted else None
-        for wanted, (before, after) in zip(wants[:2], pairs, strict=True)
+        (rows.outer(before, after, like) if transposed else rows.outer(after, before, like.mT)) if wanted else None
+        for wanted, (before, after), like in zip(wants[:2], pairs, (up, down), strict=True)
     )
     of_bias = None
     if wants[2]:

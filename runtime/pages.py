@@ -25,9 +25,9 @@ _freed: defaultdict[int, list[mmap.mmap]] = defaultdict(list)  # by size in byte
 
 def empty_like(tensor: Tensor) -> Tensor:
     """As ``torch.empty_like``, of reused memory where it is large, contiguous and on the CPU."""
-    size = tensor.numel() * tensor.element_size()
-    if tensor.device.type != "cpu" or size < LEAST_BYTES or not tensor.is_contiguous():
+    if not pooled(tensor):
         return torch.empty_like(tensor)
+    size = tensor.numel() * tensor.element_size()
     freed = _freed[size]
     try:
         block = freed.pop()
@@ -36,6 +36,12 @@ def empty_like(tensor: Tensor) -> Tensor:
     view = memoryview(block)  # what the tensor's storage holds: it goes when the last tensor of that storage does
     weakref.finalize(view, freed.append, block).atexit = False
     return torch.frombuffer(view, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape)
+
+
+def pooled(tensor: Tensor) -> bool:
+    """Whether memory for another tensor like this one is used again."""
+    large = tensor.numel() * tensor.element_size() >= LEAST_BYTES
+    return tensor.device.type == "cpu" and large and tensor.is_contiguous()
 
 
 def _mapped(size: int) -> mmap.mmap:

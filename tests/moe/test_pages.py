@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.runtime import pages
+from autopar.runtime import experts_fused, pages
 from autopar.runtime.experts import experts
 
 WIDTH, INNER, EXPERTS, TOKENS = 8, 64, 4, 12
@@ -75,6 +75,28 @@ def test_reused_memory_holds_nothing_of_what_was_there() -> None:
     for each in given[2:]:
         assert each.grad is not None
         assert not bool(each.grad[:2].any()) and bool(each.grad[2:].any())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_experts_at_once_have_the_gradients_of_grouped_mm(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows of large experts: their sums are written where the last ones were, with those of empty experts 0."""
+    found: list[list[Tensor]] = []
+    for least in (1 << 40, 1):
+        monkeypatch.setattr(pages, "LEAST_BYTES", least)
+        monkeypatch.setattr(experts_fused, "_FEW_BYTES", 1 << 15)
+        made = torch.Generator().manual_seed(0)
+        shapes = (2, 64, 128), (2, 128, 64)
+        up, down = (torch.randn(shape, generator=made) for shape in (shapes if transposed else shapes[::-1]))
+        given = [torch.randn(3, 64, generator=made), torch.rand(3, 1, generator=made), up, down]
+        given = [each.requires_grad_() for each in given]
+        index = torch.tensor([[0], [7], [0]])  # none to the second, one to an expert elsewhere
+        assert experts_fused.usable(given[0], 3, up, down)
+        for _ in range(2):
+            experts(given[0], index, *given[1:], gate="silu", transposed=transposed).square().sum().backward()
+        found.append([each.grad for each in given if each.grad is not None])
+    for own, others in zip(*found, strict=True):
+        torch.testing.assert_close(own, others)
+    assert sum(map(len, pages._freed.values())) == 2 and not bool(found[1][2][1].any())
 
 
 def test_gradients_add_up() -> None:
