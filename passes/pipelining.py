@@ -16,12 +16,17 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from autopar.cost_model import collective_s, neighbours
 from autopar.ir.constraints import Constraint
 from autopar.ir.errors import UsageError
 from autopar.ir.pipeline import LOOPED, LOOPS, PIPELINE_AXIS, Mark
 from autopar.passes.pricing import Pricing, nanoseconds
+
+NEVER_NS = 1 << 62  # of what does not fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,56 +139,60 @@ def arrange(
     count, stages = len(units), shape.stages
     if count < stages or (shape.equal and count % stages):
         return None
-    transfers = [
-        2 * shape.microbatches * transfer_ns(unit.entering_bytes, pricing) for unit in units
-    ]
-    time, held, saved = [0], [0], [0]
-    for unit in units:
-        time.append(time[-1] + unit.time_ns)
-        held.append(held[-1] + unit.held_bytes)
-        saved.append(saved[-1] + unit.saved_bytes)
-
-    def stage_ns(first: int, after: int) -> int:
-        sent = transfers[after] if after < count else 0
-        return time[after] - time[first] + (transfers[first] if first else 0) + sent
-
-    def stage_bytes(stage: int, first: int, after: int) -> int:
-        most = max(unit.transient_bytes for unit in units[first:after])
-        entering, leaving = (units[at].entering_bytes if 0 < at < count else 0 for at in (first, after))
-        alive = round((saved[after] - saved[first]) * shape.live(stage))
-        return held[after] - held[first] + alive + most + shape.received_bytes(stage, entering, leaving)
-
+    runs = _Runs(units, shape, pricing)
     asked = [{pin.index for pin in pins if any(map(pin.matches, unit.parameters))} for unit in units]
     limit = memory_bytes // shape.loops
-    best: list[dict[int, tuple[int, int]]] = [{} for _ in range(stages + 1)]
-    best[0][0] = (0, 0)
+    slowest = np.full((stages + 1, count + 1), NEVER_NS)  # of the first stages, by the unit that comes next
+    slowest[0, 0] = 0
+    begun = np.zeros((stages, count + 1), dtype=np.int64)  # where the last of them begins
+    ends = np.arange(count + 1)
     for stage in range(stages):
-        elsewhere = [at for at in range(count) if asked[at] - {stage}]
-        last = count - (stages - stage - 1)
-        for after in [count // stages * (stage + 1)] if shape.equal else range(stage + 1, last + 1):
-            for first, (slowest, _) in best[stage].items():
-                if first >= after or any(first <= at < after for at in elsewhere):
-                    continue
-                if stage_bytes(stage, first, after) > limit:
-                    continue
-                now = max(slowest, stage_ns(first, after))
-                if after not in best[stage + 1] or now < best[stage + 1][after][0]:
-                    best[stage + 1][after] = (now, first)
-    if count not in best[stages]:
+        elsewhere = np.cumsum([0, *(bool(found - {stage}) for found in asked)])
+        allowed = runs.bytes(stage, ends[:, None], ends) <= limit
+        allowed &= (ends[:, None] < ends) & (elsewhere[:, None] == elsewhere)
+        allowed &= ends == count // stages * (stage + 1) if shape.equal else ends <= count - (stages - stage - 1)
+        reached = np.where(allowed, np.maximum(slowest[stage][:, None], runs.time_ns), NEVER_NS)
+        begun[stage] = reached.argmin(axis=0)
+        slowest[stage + 1] = reached.min(axis=0)
+    if slowest[stages, count] >= NEVER_NS:
         return None
     bounds = [count]
-    for stage in range(stages, 0, -1):
-        bounds.append(best[stage][bounds[-1]][1])
-    bounds.reverse()
-    spans = list(itertools.pairwise(bounds))
+    for stage in reversed(range(stages)):
+        bounds.append(int(begun[stage, bounds[-1]]))
+    spans = list(itertools.pairwise(reversed(bounds)))
     by_place = [range(place, stages, shape.places) for place in range(shape.places)]
-    slowest = max(sum(stage_ns(*spans[s]) for s in own) for own in by_place)
-    objective = round(slowest * shape.stretch)
+    place_ns = max(sum(int(runs.time_ns[spans[s]]) for s in own) for own in by_place)
+    objective = round(place_ns * shape.stretch)
     return Arrangement(
         marks=tuple(units[first].mark for first, _ in spans[1:]), objective_ns=objective,
-        bubble_ns=objective - slowest,
-        bytes=tuple(sum(stage_bytes(s, *spans[s]) for s in own) for own in by_place),
+        bubble_ns=objective - place_ns,
+        bytes=tuple(sum(int(runs.bytes(s, *spans[s])) for s in own) for own in by_place),
     )  # fmt: skip
+
+
+class _Runs:
+    """What runs of units cost as a stage; ``time_ns[first, after]``: of those from ``first`` up to ``after``."""
+
+    def __init__(self, units: Sequence[Unit], shape: Shape, pricing: Pricing) -> None:
+        self._shape = shape
+        entering = [0, *(unit.entering_bytes for unit in units[1:]), 0]
+        sent = np.array([2 * shape.microbatches * transfer_ns(size, pricing) for size in entering])
+        time, self._held, self._saved = (
+            np.cumsum([0, *column], dtype=np.int64)
+            for column in zip(*((unit.time_ns, unit.held_bytes, unit.saved_bytes) for unit in units), strict=True)
+        )
+        self.time_ns = time - time[:, None] + sent + sent[:, None]
+        self._entering = np.array(entering, dtype=np.int64)
+        most = np.triu(np.tile(np.array([unit.transient_bytes for unit in units]), (len(units) + 1, 1)))
+        self._transient = np.concatenate([np.zeros_like(most[:, :1]), np.maximum.accumulate(most, axis=1)], axis=1)
+
+    def bytes(self, stage: int, first: Any, after: Any) -> Any:
+        """What a stage holds of the units from ``first`` up to ``after``, which may be arrays of one shape."""
+        live = self._shape.live(stage)
+        alive = np.rint((self._saved[after] - self._saved[first]) * live).astype(np.int64)
+        arriving, leaving = self._entering[first], self._entering[after]
+        received = np.rint(arriving * live).astype(np.int64) + arriving + leaving
+        return self._held[after] - self._held[first] + alive + self._transient[first, after] + received
 
 
 def transfer_ns(size: int, pricing: Pricing) -> int:

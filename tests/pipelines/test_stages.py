@@ -14,7 +14,8 @@ from autopar.ir.program import Program
 from autopar.ir.verify import verify
 from autopar.passes.live import holding
 from autopar.passes.other_stages import cut_alike
-from autopar.passes.pipelining import Shape, Unit, arrange, shapes
+from autopar.passes.pipelining import Shape, Unit, arrange, shapes, transfer_ns
+from autopar.passes.pricing import Pricing
 from autopar.passes.stages import belongs, cut, dependence, even_marks, live_for, placed
 from autopar.passes.units import units_of
 from tests.lowered import pricing_of
@@ -138,7 +139,8 @@ def test_the_best_cut_is_found(seed: int) -> None:
     draw, equal = random.Random(seed), seed % 4 == 0
     units = [
         Unit(mark=Mark(f"u{i}"), time_ns=draw.randrange(1, 10**6), held_bytes=draw.randrange(100),
-             saved_bytes=draw.randrange(50), transient_bytes=draw.randrange(20), entering_bytes=0)
+             saved_bytes=draw.randrange(50), transient_bytes=draw.randrange(20),
+             entering_bytes=seed % 3 * draw.randrange(40))
         for i in range(draw.randrange(2, 8))
     ]  # fmt: skip
     places = draw.randrange(2, 4)
@@ -148,7 +150,7 @@ def test_the_best_cut_is_found(seed: int) -> None:
     best = min(
         (worst for cuts in itertools.combinations(range(1, len(units)), places - 1)
          if (not equal or len(set(sizes((0, *cuts, len(units))))) == 1)
-         and (worst := _slowest(units, (0, *cuts, len(units)), shape, memory)) is not None),
+         and (worst := _slowest(units, (0, *cuts, len(units)), shape, memory, pricing)) is not None),
         default=None,
     )  # fmt: skip
     found = arrange(units, shape, pricing, memory)
@@ -162,14 +164,19 @@ def sizes(bounds: tuple[int, ...]) -> list[int]:
     return [after - first for first, after in itertools.pairwise(bounds)]
 
 
-def _slowest(units: list[Unit], bounds: tuple[int, ...], shape: Shape, memory: int) -> int | None:
+def _slowest(
+    units: list[Unit], bounds: tuple[int, ...], shape: Shape, memory: int, pricing: Pricing
+) -> int | None:
     times = []
     for stage, (first, after) in enumerate(itertools.pairwise(bounds)):
         own = units[first:after]
+        entering, leaving = (units[at].entering_bytes if 0 < at < len(units) else 0 for at in (first, after))
         size = sum(u.held_bytes for u in own) + round(sum(u.saved_bytes for u in own) * shape.live(stage))
+        size += shape.received_bytes(stage, entering, leaving)
         if size + max(u.transient_bytes for u in own) > memory:
             return None
-        times.append(sum(u.time_ns for u in own))
+        sent = sum(2 * shape.microbatches * transfer_ns(size, pricing) for size in (entering, leaving))
+        times.append(sum(u.time_ns for u in own) + sent)
     return max(times)
 
 
