@@ -29,6 +29,7 @@ class Answer:
     evaluations: int
     exact: bool
     price: float = 0.0
+    binds: bool = True
 
 
 class BusyError(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from autopar.ir.mesh import Mesh
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
@@ -25,13 +25,17 @@ NEAR = 1.001
 # A bound that grows by less than this, for want of memory, tells too little to be worked out for more numbers of them.
 LITTLE = 1.005
 
+# Axis, its size, number of microbatches, and whether other axes lie inside.
+Key: TypeAlias = tuple[str, int, int, bool]
+
 
 @dataclass(eq=False)
 class PooledBounds:
     """Each is worked out once."""
 
     bounds: Bounds
-    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    known: dict[Key, int] = field(default_factory=dict)
+    ample: set[Key] = field(default_factory=set)  # with which memory is no matter
     price: float = 0.0  # of memory (ns a byte), where it first bound; no other, so that they follow from it alone
 
     @cached_property
@@ -82,7 +86,7 @@ class PooledBounds:
         """Over its numbers of microbatches, of which the most hold least; 0 once one tells little more than before."""
         least = UNREACHABLE_NS
         counts = candidate.count, *candidate.more
-        for count in sorted(counts, key=lambda count: (("dp", 1, count, False) not in self.known, -count)):
+        for count in sorted(counts, key=lambda count: (("dp", 1, count, False) not in self.known, count)):
             least = min(least, self.share_ns(candidate.mesh, None, count))
             if least <= LITTLE * candidate.bound_ns:
                 return 0
@@ -108,16 +112,32 @@ class PooledBounds:
     def _pooled_ns(self, axis: str, size: int, count: int, *, inner: bool) -> int:
         key = axis, size, count, inner
         if key not in self.known:
-            fewer = self.known.get((axis, size, count // 2, inner)) if count % 2 == 0 else None
+            ample = self._ample_with_fewer(*key)
+            if ample is not None:  # more take no less time
+                self.ample.add(key)
+                self.known[key] = self.known[ample]
+                return self.known[key]
             free = self.bounds.free_ns(self.bounds.alone(axis, size), alone=True) or 0 if size == 1 else 0
-            if fewer is not None and fewer <= NEAR * free:
-                return free  # memory is no matter with fewer
             answer = self.bounds.asked(("pooled", key, self.price), lambda: self._solved(*key))
             if answer is not None:
                 self.price = self.price or answer.price
                 self.bounds.price = self.bounds.price or self.price
+                self.ample.update([] if answer.binds else [key])
             self.known[key] = max(free, 0 if answer is None else answer.bound_ns)
         return self.known[key]
+
+    def _ample_with_fewer(self, axis: str, size: int, count: int, inner: bool) -> Key | None:
+        """The nearest smaller number of microbatches that is known, if memory is no matter with it.
+
+        Of one device those between are worked out first, the fewest first, since many candidates ask for them.
+        """
+        fewer = [count >> by for by in range(1, (count & -count).bit_length())]
+        nearest = next((n for n in fewer if (axis, size, n, inner) in self.known), count)
+        while nearest < count and (key := (axis, size, nearest, inner)) not in self.ample:
+            nearest = 2 * nearest if size == 1 else count
+            if nearest < count:
+                self._pooled_ns(axis, size, nearest, inner=inner)
+        return key if nearest < count else None
 
     def _solved(self, axis: str, size: int, count: int, inner: bool) -> Answer | None:
         one = replace(self.bounds.alone(axis, size), count=count)
@@ -131,4 +151,4 @@ class PooledBounds:
         if found is not None and found.status == "infeasible":
             return Answer(UNREACHABLE_NS, solver.evaluations, exact=True)
         price = 0.0 if found is None else found.price
-        return Answer(max(solver.bound_ns, 0), solver.evaluations, exact=True, price=price)
+        return Answer(max(solver.bound_ns, 0), solver.evaluations, exact=True, price=price, binds=solver.binds)
