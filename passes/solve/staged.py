@@ -11,18 +11,21 @@ the root may stand anywhere, so there each entry of a table takes its own minimu
 costs the same everywhere, which makes the bound tight where blocks are all there is. Places that hold less have no
 higher price; all such prices of a short list are tried.
 
-Calls are not divided: of those that cost c_s(λ) or more at place s, besides what stands there, it takes at most
+Calls are not divided, and each is in one mode (m) of its block. Those in modes M run at place s, besides what stands
+there, only within
 
-    K_s(T)  =  min over λ of  floor((T - sent_s - own_s(λ) + λ · memory_s) / c_s(λ))
+    T_s(M)  =  max over λ of  sent_s + own_s(λ) - λ · memory_s + Σ over m in M of c_s(m, λ)
 
-so T is also at least the least at which all places together take as many calls as there are.
+so T is also at least the least at which places together take as many calls as there are: K_s(T) is the most that any M
+with T_s(M) <= T has. Here prices count by which memory does not pay for time.
 """
 
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +38,7 @@ from autopar.passes.solve.model import Model
 from autopar.passes.solve.plan import BYTES, SYNC
 
 SHARES = (1.0, 0.2, 0.0)  # of the price that is given, which are tried
-PRECISE = 1e-6
+MOST_SUMS = 32  # of modes that places may have their calls in, told apart
 SAFE = 1 - 1e-9  # what rounding may have added
 
 
@@ -63,8 +66,12 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
     chains = range(len(first.chains))
 
     @functools.cache
+    def block(number: int, s: int, price: float) -> FloatArray:
+        return _block(places[s], number, price)
+
+    @functools.cache
     def table(number: int, s: int, p: int) -> FloatArray:
-        return _block(places[s], number, prices[p])
+        return np.asarray(block(number, s, prices[p]).min(axis=3))
 
     @functools.cache
     def root(s: int, p: int) -> FloatArray:
@@ -77,37 +84,53 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
         best = max(best, _bound(places, own, costs, [prices[p] for p in chosen]))
         if enough_ns is not None and best * SAFE >= enough_ns:
             return int(best * SAFE)
-    least = [
-        [min(float(table(number, s, p).min()) for number in chains) for p in range(len(prices))]
-        for s in range(len(places))
-    ]
-    return int(max(best, _undivided(places, least, prices)) * SAFE)
+    steep = [*prices, best / max(1, *(at.memory_bytes for at in places))]
+    modes = [
+        [np.array([block(number, s, each).min(axis=(0, 1, 2)) for each in steep]) for s in range(len(places))]
+        for number in chains
+    ]  # by chain and place: [price, mode]
+    together = [np.concatenate(of_chains, axis=1) for of_chains in zip(*modes, strict=True)]
+    for calls, found in zip((*first.counts[1:], sum(first.counts[1:])), (*modes, together), strict=True):
+        best = max(best, _undivided(places, found, steep, calls))
+    return int(best * SAFE)
 
 
-def _undivided(places: Sequence[Places], least: Sequence[Sequence[float]], prices: Sequence[float]) -> float:
-    """Least T at which the places take all calls. ``least``: of a call by place and price."""
-    calls = sum(places[0].model.counts[1:])
-    lines = [
-        [
-            (cost, at.sent_ns + _own_ns(at, price) - price * at.memory_bytes)
-            for cost, price in zip(row, prices, strict=True)
-        ]
-        for at, row in zip(places, least, strict=True)
-    ]
-    if any(not 0 < cost < FORBIDDEN for row in lines for cost, _ in row):
-        return 0.0
+def _undivided(
+    places: Sequence[Places], modes: Sequence[FloatArray], prices: Sequence[float], calls: int
+) -> float:
+    """Least T at which the places take so many calls. ``modes``: by place what a call costs, [price, mode]."""
+    ladders = []
+    for at, cost in zip(places, modes, strict=True):
+        allowed = cost[:, cost.max(axis=0) < FORBIDDEN]
+        if not allowed.size or allowed.min() <= 0:
+            return 0.0
+        base = [at.sent_ns + _own_ns(at, price) - price * at.memory_bytes for price in prices]
+        ladders.append(_times_ns(np.array(base), _undominated(allowed)))
+    waiting = [(next(ladder), s) for s, ladder in enumerate(ladders)]
+    heapq.heapify(waiting)
+    while True:
+        time_ns, s = waiting[0]
+        calls -= places[s].count
+        if calls <= 0:
+            return time_ns
+        heapq.heapreplace(waiting, (next(ladders[s]), s))
 
-    def taken(most: float) -> int:
-        return sum(
-            at.count * max(0, min(int((most - base) // cost) for cost, base in row))
-            for at, row in zip(places, lines, strict=True)
-        )
 
-    low, high = 0.0, max(calls * cost + max(0.0, base) for row in lines for cost, base in row)
-    while high - low > PRECISE * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if taken(middle) >= calls else (middle, high)
-    return low
+def _times_ns(base: FloatArray, modes: FloatArray) -> Iterator[float]:
+    """Least T of a place with one call, with two and so on. ``base`` [price], ``modes`` [price, mode]."""
+    sums = base[:, None]
+    while True:
+        sums = _undominated((sums[:, :, None] + modes[:, None, :]).reshape(len(base), -1))
+        yield float(sums.max(axis=0).min())
+
+
+def _undominated(columns: FloatArray) -> FloatArray:
+    """The columns that no other is below in every row; where these are many, what neighbours have at least."""
+    columns = columns[:, np.lexsort(columns[::-1])]
+    lower = (columns[:, :, None] <= columns[:, None, :]).all(axis=0)
+    left = columns[:, ~np.triu(lower, 1).any(axis=0)]
+    step = -(-left.shape[1] // MOST_SUMS)
+    return np.asarray(np.minimum.reduceat(left, np.arange(0, left.shape[1], step), axis=1))
 
 
 def _own_ns(at: Places, price: float) -> float:
@@ -143,11 +166,11 @@ def _bound(
 
 
 def _block(at: Places, number: int, price: float) -> FloatArray:
-    """(shared, in, out): cost of one call at these places."""
+    """(shared, in, out, mode): cost of one call at these places."""
     chain = at.model.chains[number]
     ends = ENDS[: chain.eliminator.plan.reach + 1]
     runs = [chain.eliminator.run(Prices.along(mu, time=1.0, held=price, transient=0.0)) for mu in ends]
-    return np.asarray(chain.boundary(np.max([run.table for run in runs], axis=0)).min(axis=3))
+    return chain.boundary(np.max([run.table for run in runs], axis=0))
 
 
 def _root(at: Places, price: float) -> FloatArray:
