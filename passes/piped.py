@@ -20,7 +20,7 @@ from autopar.passes.pipelining import Arrangement, Shape, transfer_ns
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import Segment, Table
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import Model, Places, Solution, apart, between, staged_bound_ns
+from autopar.passes.solve import Model, Places, Solution, apart, between, staged_bound_ns, undivided_bound_ns
 from autopar.passes.stages import belongs, dependence
 from autopar.passes.standing import LEANER, Best, Standing
 from autopar.passes.tied import least_ns
@@ -29,6 +29,8 @@ from autopar.passes.units import places_of
 
 # Places that are told apart in a bound: those between hold as little as the last of them.
 GROUPS = 3
+# In how many more a bound is worked out again that is so near to being enough.
+FINER_GROUPS, NEARLY = 10, 0.9
 # So near to its bound a plan is not placed a second time.
 NEAR = 1.002
 
@@ -70,17 +72,25 @@ class Pipelines:
         loose = replace(encoded, problem=apart(encoded.problem))  # costs no more, and is much smaller
         lean = holding(loose, 0).problem
         none, one = Model(lean), Model(loose.problem)
-        groups, (before, behind) = [], self._outside(encoded, lean.root, shape)
-        for own in _parts(places):
-            entering, leaving = (0 if own[0] == 0 else arriving), (0 if own[-1] == places - 1 else arriving)
-            groups.append(Places(
-                model=between(none, one, max(1, int(shape.live(own[-1])))), count=len(own),
-                sent_ns=sent * (bool(entering) + bool(leaving)),
-                memory_bytes=standing.limits.memory_bytes - shape.received_bytes(own[-1], entering, leaving),
-                own=before if own[0] == 0 else behind if own[-1] == places - 1 else (),
-            ))  # fmt: skip
+        before, behind = self._outside(encoded, lean.root, shape)
+
+        def groups(parts: int) -> list[Places]:
+            found = []
+            for own in _parts(places, parts):
+                entering, leaving = (0 if own[0] == 0 else arriving), (0 if own[-1] == places - 1 else arriving)
+                found.append(Places(
+                    model=between(none, one, max(1, int(shape.live(own[-1])))), count=len(own),
+                    sent_ns=sent * (bool(entering) + bool(leaving)),
+                    memory_bytes=standing.limits.memory_bytes - shape.received_bytes(own[-1], entering, leaving),
+                    own=before if own[0] == 0 else behind if own[-1] == places - 1 else (),
+                ))  # fmt: skip
+            return found
+
         each_ns = None if enough_ns is None else -(-enough_ns // places)
-        return places * staged_bound_ns(groups, standing.bounds.price, each_ns)
+        bound = staged_bound_ns(groups(GROUPS), standing.bounds.price, each_ns)
+        if each_ns is not None and NEARLY * each_ns <= bound < each_ns:
+            bound = max(bound, undivided_bound_ns(groups(FINER_GROUPS)))
+        return places * bound
 
     def _tied_ns(self, pricing: Pricing, shape: Shape) -> int:
         """Least time of a step after its slowest place; 0 where stages may begin anywhere."""
@@ -199,9 +209,9 @@ class Pipelines:
         standing.near(closest, solution.least_bytes // places)
 
 
-def _parts(places: int) -> list[range]:
-    """The first place, the last one, and those between in at most ``GROUPS`` runs of neighbours."""
+def _parts(places: int, most: int) -> list[range]:
+    """The first place, the last one, and those between in at most ``most`` runs of neighbours."""
     between = range(1, places - 1)
-    step = max(1, -(-len(between) // GROUPS))
+    step = max(1, -(-len(between) // most))
     runs = [between[first : first + step] for first in range(0, len(between), step)]
     return [range(1), *runs, range(places - 1, places)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from autopar.ir.errors import IRError
 from autopar.passes.build import Encoded
@@ -24,6 +25,9 @@ from autopar.passes.problem import Problem
 from autopar.passes.solve import Solution
 from autopar.passes.solve.check import measure_assignment, measure_instance
 from autopar.passes.units import Cost, call_cost
+
+# The chain, and the values of its block's variables.
+Kind: TypeAlias = tuple[int, tuple[int, ...]]
 
 PRECISE = 1e-4  # of the slowest place's time
 
@@ -54,7 +58,7 @@ def by_place(
     kinds = list(dict.fromkeys(runs))
     transfers = [2 * shape.microbatches * transfer_ns(unit.entering_bytes, pricing) for unit in units]
     places = Places(
-        units, [kinds.index(one) for one in runs], [tuple(_options(lean, full, *one)) for one in kinds],
+        units, [kinds.index(one) for one in runs], _choices(lean, full, kinds),
         [call_cost(lean, full, *one) for one in kinds], shape, transfers, memory_bytes,
     )  # fmt: skip
     ends = places.cut()
@@ -77,6 +81,21 @@ def remeasured(problem: Problem, solution: Solution) -> Solution:
     return replace(
         solution, objective_ns=totals.objective_ns, bytes=totals.bytes, transient_bytes=totals.transient_bytes
     )
+
+
+def _choices(lean: Encoded, full: Encoded, kinds: Sequence[Kind]) -> list[tuple[Option, ...]]:
+    """Of each kind its own options, and those of others of its chain that are given and give the same layouts."""
+    own = [tuple(_options(lean, full, *kind)) for kind in kinds]
+    alike: dict[object, list[Option]] = {}
+    keys = []
+    for (number, values), options in zip(kinds, own, strict=True):
+        chain, modes = lean.problem.chains[number], lean.variables[lean.problem.chains[number].segment.name][0].values
+        mode = modes[values[0]]
+        assert isinstance(mode, Mode)
+        border = tuple(values[variable] for variable in (*chain.inputs, *chain.outputs, *chain.shared))
+        keys.append((number, border, mode.zero, mode.inside))
+        alike.setdefault(keys[-1], []).extend(options)
+    return [tuple(alike[key]) for key in keys]
 
 
 def _options(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...]) -> Iterator[Option]:

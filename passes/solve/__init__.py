@@ -18,12 +18,12 @@ from autopar.passes.solve.progress import CLOSE
 from autopar.passes.solve.solution import CallRuns, Solution, Status
 from autopar.passes.solve.solver import Solver
 from autopar.passes.solve.split import SplitSolver, is_wide
-from autopar.passes.solve.staged import Places, staged_bound_ns
+from autopar.passes.solve.staged import Places, staged_bound_ns, undivided_bound_ns
 from autopar.passes.solve.states import apart
 
 __all__ = [
     "CLOSE", "AnySolver", "CallRuns", "Model", "Places", "Solution", "Status", "apart", "between", "solve",
-    "solver_of", "staged_bound_ns",
+    "solver_of", "staged_bound_ns", "undivided_bound_ns",
 ]  # fmt: skip
 
 AnySolver = Solver | SplitSolver

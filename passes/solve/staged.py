@@ -59,40 +59,72 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
     ``price``: what a byte may be worth, in ns. ``enough_ns``: by how much more T may be is not asked. Requires: models
     of one problem but for their bytes, those that hold most first.
     """
-    first = places[0].model
-    if not first.chains or first.root.children:
+    costs = _Costs(places)
+    if not costs.known:
         return 0
+    best = costs.undivided((0.0, costs.steep))  # mostly enough
     prices = list(dict.fromkeys(share * price for share in SHARES))
-    chains = range(len(first.chains))
-
-    @functools.cache
-    def block(number: int, s: int, price: float) -> FloatArray:
-        return _block(places[s], number, price)
-
-    @functools.cache
-    def table(number: int, s: int, p: int) -> FloatArray:
-        return np.asarray(block(number, s, prices[p]).min(axis=3))
-
-    @functools.cache
-    def root(s: int, p: int) -> FloatArray:
-        return _root(places[s], prices[p])
-
-    best = 0.0
-    for chosen in itertools.combinations_with_replacement(range(len(prices)), len(places)):
-        own = [[table(number, s, p) for s, p in enumerate(chosen)] for number in chains]
-        costs = [root(s, p) for s, p in enumerate(chosen)]
-        best = max(best, _bound(places, own, costs, [prices[p] for p in chosen]))
+    for chosen in itertools.combinations_with_replacement(prices, len(places)):
         if enough_ns is not None and best * SAFE >= enough_ns:
             return int(best * SAFE)
-    steep = [*prices, best / max(1, *(at.memory_bytes for at in places))]
-    modes = [
-        [np.array([block(number, s, each).min(axis=(0, 1, 2)) for each in steep]) for s in range(len(places))]
-        for number in chains
-    ]  # by chain and place: [price, mode]
-    together = [np.concatenate(of_chains, axis=1) for of_chains in zip(*modes, strict=True)]
-    for calls, found in zip((*first.counts[1:], sum(first.counts[1:])), (*modes, together), strict=True):
-        best = max(best, _undivided(places, found, steep, calls))
-    return int(best * SAFE)
+        best = max(best, costs.divided(chosen))
+    return int(max(best, costs.undivided((*prices, costs.steep))) * SAFE)
+
+
+def undivided_bound_ns(places: Sequence[Places]) -> int:
+    """What calls that are not divided say alone: at little work for each of ``places``, which may be many."""
+    costs = _Costs(places)
+    return int(costs.undivided((0.0, costs.steep)) * SAFE) if costs.known else 0
+
+
+class _Costs:
+    """What calls and the root cost at each place, by the price of memory."""
+
+    def __init__(self, places: Sequence[Places]) -> None:
+        self.places, self.first = places, places[0].model
+        self.known = bool(self.first.chains) and not self.first.root.children
+        self._chains = range(len(self.first.chains))
+        self._blocks: dict[tuple[int, int, float], FloatArray] = {}
+        self._roots: dict[tuple[int, float], FloatArray] = {}
+
+    @functools.cached_property
+    def steep(self) -> float:
+        """A price at which all memory is worth all time."""
+        free = self.divided((0.0,) * len(self.places))
+        return free / max(1, *(at.memory_bytes for at in self.places))
+
+    def divided(self, prices: Sequence[float]) -> float:
+        """T by weights, with a price for each place."""
+        calls = [[self._block(n, s, price).min(axis=3) for s, price in enumerate(prices)] for n in self._chains]
+        return _bound(self.places, calls, [self._root(s, price) for s, price in enumerate(prices)], prices)
+
+    def undivided(self, prices: Sequence[float]) -> float:
+        """T by calls of one chain each, and of all together, at the same prices everywhere."""
+        modes = [
+            [
+                np.array([self._block(number, s, price).min(axis=(0, 1, 2)) for price in prices])
+                for s in range(len(self.places))
+            ]
+            for number in self._chains
+        ]
+        together = [np.concatenate(of_chains, axis=1) for of_chains in zip(*modes, strict=True)]
+        counts = self.first.counts[1:]
+        return max(
+            _undivided(self.places, found, prices, calls)
+            for calls, found in zip((*counts, sum(counts)), (*modes, together), strict=True)
+        )
+
+    def _block(self, number: int, s: int, price: float) -> FloatArray:
+        key = number, s if price else 0, price  # places differ in memory alone
+        if key not in self._blocks:
+            self._blocks[key] = _block(self.places[s], number, price)
+        return self._blocks[key]
+
+    def _root(self, s: int, price: float) -> FloatArray:
+        key = s if price else 0, price
+        if key not in self._roots:
+            self._roots[key] = _root(self.places[s], price)
+        return self._roots[key]
 
 
 def _undivided(

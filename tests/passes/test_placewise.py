@@ -75,9 +75,9 @@ def drawn(seed: int) -> Case:
     for kind in range(2):
         times = sorted(rng.sample(range(100, 200), rng.randint(1, 3)), reverse=True)
         saved = sorted(rng.sample(range(1, 60), len(times)))
-        held = rng.randint(0, 20)
+        held, other = rng.randint(0, 20), rng.randint(0, 20) if seed % 2 else 0  # another layout holds more
         options.append(tuple(
-            Option(values=(kind, i), cost=Cost(time_ns=t, held_bytes=held, saved_bytes=s))
+            Option(values=(kind, i), cost=Cost(time_ns=t, held_bytes=held + (other if i else 0), saved_bytes=s))
             for i, (t, s) in enumerate(zip(times, saved, strict=True))
         ))  # fmt: skip
     rest = tuple(

@@ -1,13 +1,22 @@
-"""The bound of a model that is cut into stages, as far as it is asked for."""
+"""The bound of a model that is cut into stages: no higher than any cut, and no higher than is asked for."""
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
-from autopar.passes.solve import Model, Places, staged_bound_ns
+from autopar.passes.problem import Chain, Problem, Segment, Table
+from autopar.passes.solve import Model, Places, staged_bound_ns, undivided_bound_ns
 from tests.solve.layers import layer_stack
 
 PRICE = 0.05
+
+# What a call of a chain may be: time and bytes by mode; how many calls there are.
+Layers = tuple[tuple[tuple[int, int], ...], int]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -23,4 +32,69 @@ def test_a_bound_that_is_enough_is_not_raised_further(seed: int) -> None:
     for share in (0.1, 0.5, 0.9, 1.0):
         enough = int(whole * share)
         assert enough <= staged_bound_ns(places, PRICE, enough) <= whole
-    assert staged_bound_ns(places, PRICE, 1) < whole
+    assert undivided_bound_ns(places) == staged_bound_ns(places, PRICE, 1) <= whole
+
+
+def test_calls_are_in_one_mode_each() -> None:
+    """Places with memory for one fast call and one slow one, two slow ones, and two fast ones take two each.
+
+    Not so in the time of a fast and a slow one: of those with little memory each takes one then, and four places take
+    no more than six.
+    """
+    layers = (((100, 50), (130, 5)), 7)
+    memory = (20, 20, 60, 110)
+    assert bound_ns([layers], memory) == pytest.approx(260, abs=1)
+    assert bound_ns([(layers[0], 6)], memory) == pytest.approx(230, abs=1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_cut_is_faster(seed: int) -> None:
+    """Of two kinds of calls, in any order; the best is found by trying all modes at all places."""
+    draw = random.Random(seed)
+    stacks = [
+        (tuple((draw.randint(50, 200), draw.randint(0, 60)) for _ in range(draw.randint(1, 3))), draw.randint(1, 4))
+        for _ in range(2)
+    ]
+    memory = tuple(sorted((draw.randint(20, 250) for _ in range(3)), reverse=True))
+    best = fastest_ns(stacks, memory)
+    found = bound_ns(stacks, memory)
+    assert 0 < found <= best
+
+
+def bound_ns(stacks: Sequence[Layers], memory: Sequence[int]) -> float:
+    """T of places with so much memory, one each."""
+    chains = tuple(
+        Chain(
+            segment=Segment(name=f"block{number}", domains=(len(modes),), tables=(
+                Table(variables=(0,), sync_ns=np.array([t for t, _ in modes]), bytes=np.array([b for _, b in modes])),
+            )), count=count, inputs=(), outputs=(), root_inputs=(), root_outputs=(),
+        )
+        for number, (modes, count) in enumerate(stacks)
+    )  # fmt: skip
+    model = Model(Problem(root=Segment(name="root", domains=(), tables=()), chains=chains))
+    places = [Places(model=model, count=1, memory_bytes=size, sent_ns=0) for size in memory]
+    both = [undivided_bound_ns(places), staged_bound_ns(places, 1.0)]
+    assert both[0] <= both[1]
+    return both[1]
+
+
+def fastest_ns(stacks: Sequence[Layers], memory: Sequence[int]) -> float:
+    """Of all ways to give each place some calls of each kind, and each call a mode."""
+    shares = [
+        [split for split in itertools.product(range(count + 1), repeat=len(memory)) if sum(split) == count]
+        for _, count in stacks
+    ]
+    return min(
+        max(_place_ns(stacks, [split[at] for split in splits], size) for at, size in enumerate(memory))
+        for splits in itertools.product(*shares)
+    )
+
+
+def _place_ns(stacks: Sequence[Layers], counts: Sequence[int], memory: int) -> float:
+    ways = [
+        itertools.combinations_with_replacement(modes, count)
+        for (modes, _), count in zip(stacks, counts, strict=True)
+    ]
+    calls = (list(itertools.chain(*chosen)) for chosen in itertools.product(*ways))
+    fitting = (sum(t for t, _ in own) for own in calls if sum(b for _, b in own) <= memory)
+    return min(fitting, default=float("inf"))
