@@ -11,7 +11,9 @@ and the least such T is found by bisection.
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -30,6 +32,7 @@ from autopar.passes.units import Cost, call_cost
 Kind: TypeAlias = tuple[int, tuple[int, ...]]
 
 PRECISE = 1e-4  # of the slowest place's time
+MOST_WAYS = 300  # to choose modes of a place's calls, all of which are tried; of more those are taken that save most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,10 @@ class Option:
 
     def bytes(self, live: float) -> int:
         return self.cost.held_bytes + round(live * self.cost.saved_bytes)
+
+# By kind the option of each call, or how many calls of a kind are taken up each step of its ladder.
+Taken: TypeAlias = "tuple[tuple[Option, ...], ...] | dict[tuple[int, int], int]"
+Way: TypeAlias = "tuple[int, int, tuple[tuple[Option, ...], ...]]"  # bytes and time of its calls
 
 
 def by_place(
@@ -57,9 +64,11 @@ def by_place(
         return None
     kinds = list(dict.fromkeys(runs))
     transfers = [2 * shape.microbatches * transfer_ns(unit.entering_bytes, pricing) for unit in units]
+    choices, costs = _choices(lean, full, kinds), [call_cost(lean, full, *one) for one in kinds]
+    options = list(dict.fromkeys(choices))
     places = Places(
-        units, [kinds.index(one) for one in runs], _choices(lean, full, kinds),
-        [call_cost(lean, full, *one) for one in kinds], shape, transfers, memory_bytes,
+        units, [options.index(choices[kinds.index(one)]) for one in runs], options,
+        [costs[kinds.index(one)] for one in runs], shape, transfers, memory_bytes,
     )  # fmt: skip
     ends = places.cut()
     if ends is None:
@@ -129,8 +138,22 @@ def _worth(low: Option, high: Option, live: float) -> float:
     return (low.cost.time_ns - high.cost.time_ns) / max(1, high.bytes(live) - low.bytes(live))
 
 
+def _useful(options: Sequence[Option], live: float) -> list[Option]:
+    """From the option that holds least on, those that are faster than all before."""
+    found: list[Option] = []
+    for one in sorted(options, key=lambda one: (one.bytes(live), one.cost.time_ns)):
+        if not found or one.cost.time_ns < found[-1].cost.time_ns:
+            found.append(one)
+    return found
+
+
+def _way(chosen: tuple[tuple[Option, ...], ...], live: float) -> Way:
+    calls = list(itertools.chain(*chosen))
+    return sum(one.bytes(live) for one in calls), sum(one.cost.time_ns for one in calls), chosen
+
+
 class Places:
-    """``kinds[i]``: of which kind unit i's call is; by kind its ``options`` and what it costs as it is (``now``)."""
+    """``kinds[i]``: of which kind unit i's call is, ``now[i]`` what it costs as it is; by kind its ``options``."""
 
     def __init__(
         self, units: Sequence[Unit], kinds: Sequence[int], options: Sequence[Sequence[Option]], now: Sequence[Cost],
@@ -148,13 +171,16 @@ class Places:
             for place, ladders in enumerate(self.ladders)
         ]
         self.counts = [[0, *itertools.accumulate(int(own == kind) for own in kinds)] for kind in range(len(options))]
-        costs = [now[kind] for kind in kinds]
         rest = [
-            [unit.time_ns - cost.time_ns for unit, cost in zip(units, costs, strict=True)],
-            [unit.held_bytes - cost.held_bytes for unit, cost in zip(units, costs, strict=True)],
-            [unit.saved_bytes - cost.saved_bytes for unit, cost in zip(units, costs, strict=True)],
+            [unit.time_ns - cost.time_ns for unit, cost in zip(units, now, strict=True)],
+            [unit.held_bytes - cost.held_bytes for unit, cost in zip(units, now, strict=True)],
+            [unit.saved_bytes - cost.saved_bytes for unit, cost in zip(units, now, strict=True)],
         ]
         self.time, self.held, self.saved = ([0, *itertools.accumulate(each)] for each in rest)
+        self.useful = [
+            [_useful(known, shape.live(place)) for known in options] for place in range(shape.places)
+        ]
+        self.known: dict[tuple[int, ...], list[Way]] = {}
 
     def cut(self) -> list[int] | None:
         """Where each place ends; None where there is not memory enough."""
@@ -186,11 +212,8 @@ class Places:
             first = low
         return ends if first == count else None
 
-    def filled(self, place: int, first: int, after: int) -> tuple[int, dict[tuple[int, int], int]] | None:
-        """Least time of some units at a place, and how many calls of each kind take each step of their ladder.
-
-        None where they do not fit.
-        """
+    def filled(self, place: int, first: int, after: int) -> tuple[int, Taken] | None:
+        """Least time of some units at a place, and how: of few calls by trying all; None where they do not fit."""
         live, ladders, count = self.shape.live(place), self.ladders[place], len(self.units)
         time = self.time[after] - self.time[first]
         left = self.memory_bytes[place] - (self.held[after] - self.held[first])
@@ -204,6 +227,9 @@ class Places:
             *(unit.transient_bytes for unit in self.units[first:after]),
             *(ladder[0].cost.transient_bytes for ladder, number in zip(ladders, calls, strict=True) if number),
         )
+        if ways := self.ways(place, *calls):
+            at = bisect.bisect_right(ways, left, key=lambda way: way[0]) - 1
+            return None if at < 0 else (time + ways[at][1], ways[at][2])
         for ladder, number in zip(ladders, calls, strict=True):
             time += number * ladder[0].cost.time_ns
             left -= number * ladder[0].bytes(live)
@@ -219,14 +245,33 @@ class Places:
             left -= taken[kind, at] * more
         return time, taken
 
+    def ways(self, place: int, *calls: int) -> list[Way]:
+        """Bytes, time and options of so many calls of each kind, those that hold least first, each faster than all
+        before; none where there are too many to try."""
+        key = place, *calls
+        if key not in self.known:
+            live, choices = self.shape.live(place), self.useful[place]
+            many = math.prod(math.comb(len(known) + n - 1, n) for known, n in zip(choices, calls, strict=True))
+            found: list[Way] = []
+            each = [itertools.combinations_with_replacement(c, n) for c, n in zip(choices, calls, strict=True)]
+            tried = itertools.product(*each) if many <= MOST_WAYS else ()
+            for way in sorted((_way(chosen, live) for chosen in tried), key=lambda way: way[:2]):
+                if not found or way[1] < found[-1][1]:
+                    found.append(way)
+            self.known[key] = found
+        return self.known[key]
+
     def values(self, place: int, first: int, after: int) -> Iterator[tuple[int, ...]]:
         """Of each call, those that hold least first."""
         found = self.filled(place, first, after)
         assert found is not None
         queues = {}
         for kind, ladder in enumerate(self.ladders[place]):
+            if isinstance(taken := found[1], tuple):
+                queues[kind] = [option.values for option in taken[kind]]
+                continue
             calls = self.counts[kind][after] - self.counts[kind][first]
-            up = [calls, *(found[1][kind, at] for at in range(len(ladder) - 1)), 0]
+            up = [calls, *(taken[kind, at] for at in range(len(ladder) - 1)), 0]
             queues[kind] = [ladder[at].values for at in range(len(ladder)) for _ in range(up[at] - up[at + 1])]
         for at in range(first, after):
             yield queues[self.kinds[at]].pop(0)

@@ -14,8 +14,9 @@ higher price; all such prices of a short list are tried.
 Calls are not divided, and each is in one mode (m) of its block. Those in modes M run at place s, besides what stands
 there, only within
 
-    T_s(M)  =  max over λ of  sent_s + own_s(λ) - λ · memory_s + Σ over m in M of c_s(m, λ)
+    T_s(M)  =  max over λ of  sent_s + own_s(λ) - λ · (memory_s - t(M)) + Σ over m in M of c_s(m, λ)
 
+where t(M) is the most that one of them holds in passing, at least;
 so T is also at least the least at which places together take as many calls as there are: K_s(T) is the most that any M
 with T_s(M) <= T has. Here prices count by which memory does not pay for time.
 """
@@ -107,12 +108,21 @@ class _Costs:
             ]
             for number in self._chains
         ]
+        passing = [self._passing(number) for number in self._chains]
         together = [np.concatenate(of_chains, axis=1) for of_chains in zip(*modes, strict=True)]
         counts = self.first.counts[1:]
         return max(
-            _undivided(self.places, found, prices, calls)
-            for calls, found in zip((*counts, sum(counts)), (*modes, together), strict=True)
+            _undivided(self.places, found, held, prices, calls)
+            for calls, found, held in zip(
+                (*counts, sum(counts)), (*modes, together), (*passing, np.concatenate(passing)), strict=True
+            )
         )
+
+    def _passing(self, number: int) -> FloatArray:
+        """[mode]: the least that a call holds in passing."""
+        chain = self.first.chains[number]
+        run = chain.eliminator.run(Prices(time=0.0, hidden=0.0, held=0.0, transient=1.0))
+        return np.asarray(chain.boundary(run.table).min(axis=(0, 1, 2)))
 
     def _block(self, number: int, s: int, price: float) -> FloatArray:
         key = number, s if price else 0, price  # places differ in memory alone
@@ -128,20 +138,27 @@ class _Costs:
 
 
 def _undivided(
-    places: Sequence[Places], modes: Sequence[FloatArray], prices: Sequence[float], calls: int
+    places: Sequence[Places], modes: Sequence[FloatArray], passing: FloatArray, prices: Sequence[float], calls: int
 ) -> float:
-    """Least T at which the places take so many calls. ``modes``: by place what a call costs, [price, mode]."""
+    """Least T at which the places take so many calls.
+
+    ``modes``: by place what a call costs, [price, mode]; ``passing`` [mode]: bytes that it holds in passing.
+    """
     ladders = []
     for at, cost in zip(places, modes, strict=True):
-        allowed = cost[:, cost.max(axis=0) < FORBIDDEN]
-        if not allowed.size or allowed.min() <= 0:
+        allowed = cost.max(axis=0) < FORBIDDEN
+        if not allowed.any() or cost[:, allowed].min() <= 0:
             return 0.0
-        base = [at.sent_ns + _own_ns(at, price) - price * at.memory_bytes for price in prices]
-        ladders.append(_times_ns(np.array(base), _undominated(allowed)))
+        base = np.array([at.sent_ns + _own_ns(at, price) - price * at.memory_bytes for price in prices])
+        # where the most that is held in passing is so much, or less
+        ladders.append(map(min, zip(*(
+            _times_ns(base + np.array(prices) * most, _undominated(cost[:, allowed & (passing <= most)]))
+            for most in sorted(set(passing[allowed].tolist()))
+        ), strict=True)))  # fmt: skip
     waiting = [(next(ladder), s) for s, ladder in enumerate(ladders)]
     heapq.heapify(waiting)
     while True:
-        time_ns, s = waiting[0]
+        time_ns, s = float(waiting[0][0]), waiting[0][1]
         calls -= places[s].count
         if calls <= 0:
             return time_ns

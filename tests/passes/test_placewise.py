@@ -39,7 +39,7 @@ class Case:
         return tuple(found)
 
     def places(self, memory_bytes: int) -> Places:
-        now = [known[0].cost for known in self.options]
+        now = [self.options[kind][0].cost for kind in self.kinds]
         rooms = [memory_bytes] * self.shape.places
         return Places(self.units, self.kinds, self.options, now, self.shape, self.transfers, rooms)
 

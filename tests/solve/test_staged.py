@@ -15,8 +15,8 @@ from tests.solve.layers import layer_stack
 
 PRICE = 0.05
 
-# What a call of a chain may be: time and bytes by mode; how many calls there are.
-Layers = tuple[tuple[tuple[int, int], ...], int]
+# What a call of a chain may be: time, bytes and bytes in passing by mode; how many calls there are.
+Layers = tuple[tuple[tuple[int, int, int], ...], int]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -41,10 +41,11 @@ def test_calls_are_in_one_mode_each() -> None:
     Not so in the time of a fast and a slow one: of those with little memory each takes one then, and four places take
     no more than six.
     """
-    layers = (((100, 50), (130, 5)), 7)
+    layers = (((100, 50, 0), (130, 5, 0)), 7)
     memory = (20, 20, 60, 110)
     assert bound_ns([layers], memory) == pytest.approx(260, abs=1)
     assert bound_ns([(layers[0], 6)], memory) == pytest.approx(230, abs=1)
+    assert bound_ns([(((100, 50, 40), (130, 5, 0)), 6)], memory) == pytest.approx(260, abs=1)  # 95 of 60 bytes
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -52,7 +53,13 @@ def test_no_cut_is_faster(seed: int) -> None:
     """Of two kinds of calls, in any order; the best is found by trying all modes at all places."""
     draw = random.Random(seed)
     stacks = [
-        (tuple((draw.randint(50, 200), draw.randint(0, 60)) for _ in range(draw.randint(1, 3))), draw.randint(1, 4))
+        (
+            tuple(
+                (draw.randint(50, 200), draw.randint(0, 60), draw.choice((0, draw.randint(0, 40))))
+                for _ in range(draw.randint(1, 3))
+            ),
+            draw.randint(1, 4),
+        )
         for _ in range(2)
     ]
     memory = tuple(sorted((draw.randint(20, 250) for _ in range(3)), reverse=True))
@@ -66,7 +73,10 @@ def bound_ns(stacks: Sequence[Layers], memory: Sequence[int]) -> float:
     chains = tuple(
         Chain(
             segment=Segment(name=f"block{number}", domains=(len(modes),), tables=(
-                Table(variables=(0,), sync_ns=np.array([t for t, _ in modes]), bytes=np.array([b for _, b in modes])),
+                Table(
+                    variables=(0,), sync_ns=np.array([t for t, _, _ in modes]),
+                    bytes=np.array([b for _, b, _ in modes]), transient_bytes=np.array([p for _, _, p in modes]),
+                ),
             )), count=count, inputs=(), outputs=(), root_inputs=(), root_outputs=(),
         )
         for number, (modes, count) in enumerate(stacks)
@@ -96,5 +106,8 @@ def _place_ns(stacks: Sequence[Layers], counts: Sequence[int], memory: int) -> f
         for (modes, _), count in zip(stacks, counts, strict=True)
     ]
     calls = (list(itertools.chain(*chosen)) for chosen in itertools.product(*ways))
-    fitting = (sum(t for t, _ in own) for own in calls if sum(b for _, b in own) <= memory)
+    fitting = (
+        sum(t for t, _, _ in own) for own in calls
+        if sum(b for _, b, _ in own) + max((p for _, _, p in own), default=0) <= memory
+    )
     return min(fitting, default=float("inf"))
