@@ -23,7 +23,8 @@ STUCK_S = 5.0  # a helper that works on one bound for so long is given up
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A bound, the evaluations it took, whether there is no more to be had, and the price of memory (ns a byte)."""
+    """A bound, the evaluations it took, whether there is no more to be had, the price of memory (ns a byte), and
+    whether memory is a matter."""
 
     bound_ns: int
     evaluations: int

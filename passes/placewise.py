@@ -45,6 +45,7 @@ class Option:
     def bytes(self, live: float) -> int:
         return self.cost.held_bytes + round(live * self.cost.saved_bytes)
 
+
 # By kind the option of each call, or how many calls of a kind are taken up each step of its ladder.
 Taken: TypeAlias = "tuple[tuple[Option, ...], ...] | dict[tuple[int, int], int]"
 Way: TypeAlias = "tuple[int, int, tuple[tuple[Option, ...], ...]]"  # bytes and time of its calls
@@ -66,9 +67,10 @@ def by_place(
     transfers = [2 * shape.microbatches * transfer_ns(unit.entering_bytes, pricing) for unit in units]
     choices, costs = _choices(lean, full, kinds), [call_cost(lean, full, *one) for one in kinds]
     options = list(dict.fromkeys(choices))
+    at = [kinds.index(one) for one in runs]
     places = Places(
-        units, [options.index(choices[kinds.index(one)]) for one in runs], options,
-        [costs[kinds.index(one)] for one in runs], shape, transfers, memory_bytes,
+        units, [options.index(choices[kind]) for kind in at], options, [costs[kind] for kind in at], shape, transfers,
+        memory_bytes,
     )  # fmt: skip
     ends = places.cut()
     if ends is None:
@@ -94,17 +96,18 @@ def remeasured(problem: Problem, solution: Solution) -> Solution:
 
 def _choices(lean: Encoded, full: Encoded, kinds: Sequence[Kind]) -> list[tuple[Option, ...]]:
     """Of each kind its own options, and those of others of its chain that are given and give the same layouts."""
-    own = [tuple(_options(lean, full, *kind)) for kind in kinds]
-    alike: dict[object, list[Option]] = {}
+    alike: dict[object, dict[tuple[int, ...], Option]] = {}
     keys = []
-    for (number, values), options in zip(kinds, own, strict=True):
-        chain, modes = lean.problem.chains[number], lean.variables[lean.problem.chains[number].segment.name][0].values
-        mode = modes[values[0]]
+    for number, values in kinds:
+        chain = lean.problem.chains[number]
+        mode = lean.variables[chain.segment.name][0].values[values[0]]
         assert isinstance(mode, Mode)
         border = tuple(values[variable] for variable in (*chain.inputs, *chain.outputs, *chain.shared))
         keys.append((number, border, mode.zero, mode.inside))
-        alike.setdefault(keys[-1], []).extend(options)
-    return [tuple(alike[key]) for key in keys]
+        found = alike.setdefault(keys[-1], {})
+        if values not in found:
+            found.update((option.values, option) for option in _options(lean, full, number, values))
+    return [tuple(alike[key].values()) for key in keys]
 
 
 def _options(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...]) -> Iterator[Option]:

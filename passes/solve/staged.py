@@ -16,9 +16,9 @@ there, only within
 
     T_s(M)  =  max over λ of  sent_s + own_s(λ) - λ · (memory_s - t(M)) + Σ over m in M of c_s(m, λ)
 
-where t(M) is the most that one of them holds in passing, at least;
-so T is also at least the least at which places together take as many calls as there are: K_s(T) is the most that any M
-with T_s(M) <= T has. Here prices count by which memory does not pay for time.
+where t(M) is the least that the one of them holds in passing that holds most. So T is also at least the least at which
+places together take as many calls as there are: each the most that any M with T_s(M) <= T has. A price counts here at
+which no time is worth memory that there is not.
 """
 
 from __future__ import annotations
