@@ -15,6 +15,7 @@ import numpy as np
 from autopar.ir.errors import InfeasibleError, IRError, UnsupportedError
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
+from autopar.ir.losses import STATS
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
@@ -329,6 +330,8 @@ class Builder:
                         value.name, fact, values.variable[value.name], have, consumers, free=free,
                         expensive=keeps is not None and keeps.expensive, crosses_time=crosses,
                     )  # fmt: skip
+                    for consumer in consumers if node.target in STATS else ():
+                        into.joined(values.variable[value.name], have, consumer.variable, consumer.needs)
 
     def _parameter(
         self,

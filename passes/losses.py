@@ -11,71 +11,31 @@ probabilities as targets only change the sums (``runtime/cross_entropy.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autopar.ir.graph import Graph, Node, Value
-from autopar.ir.types import TensorType
+from autopar.ir.losses import FORMS, ROW_MAX, opened
 from autopar.passes.facts import facts
-
-
-@dataclass(frozen=True)
-class _Form:
-    """A loss and the two operations behind ``row_max`` that it opens into."""
-
-    whole: str
-    stats: str
-    last: str
-    soft: bool = False  # targets are probabilities: no index, nothing ignored
-
-
-_FORMS = (
-    _Form("autopar.cross_entropy", "autopar.cross_entropy_stats", "autopar.cross_entropy_from_stats"),
-    _Form("autopar.cross_entropy_rows", "autopar.cross_entropy_stats", "autopar.cross_entropy_rows_from_stats"),
-    _Form(
-        "autopar.soft_cross_entropy_rows", "autopar.soft_cross_entropy_stats", "autopar.cross_entropy_rows_from_stats",
-        soft=True,
-    ),
-)  # fmt: skip
 
 
 def open_losses(graph: Graph) -> Graph:
     """Every cross-entropy becomes its three parts, unless its class weights are trained."""
     types = {name: value.type for name, value in graph.values().items()}
-    forms = {form.whole: form for form in _FORMS}
+    forms = {form.whole: form for form in FORMS}
     trained = {name for (part, name), fact in facts(graph).items() if part == graph.name and fact.grad}
     nodes: list[Node] = []
     for node in graph.nodes:
         form = forms.get(node.target)
         opens = form is not None and not (len(node.operands) > 2 and node.operands[2] in trained)
-        nodes += _parts(node, form, types) if form is not None and opens else [node]
+        nodes += opened(node, form, types) if form is not None and opens else [node]
     blocks = tuple(open_losses(block) for block in graph.blocks)
     return replace(graph, nodes=tuple(nodes), blocks=blocks)
-
-
-def _parts(node: Node, form: _Form, types: Mapping[str, TensorType]) -> list[Node]:
-    logits, target, *weight = node.operands
-    assert isinstance(logits, str)
-    name, rows = node.result.name, types[logits].shape[:-1]
-    top = Value(f"{name}_max", TensorType(types[logits].dtype, rows))
-    sums = 3 if weight or form.soft else 2
-    stats = Value(f"{name}_stats", TensorType(node.result.type.dtype, (*rows, sums)))
-    ignored = {key: value for key, value in node.attrs if key == "ignore_index"}
-    smoothing = node.attr("label_smoothing", 0.0)
-    given = {**ignored, "label_smoothing": smoothing, "classes": types[logits].shape[-1]} if smoothing else ignored
-    return [
-        Node(results=(top,), target="autopar.row_max", operands=(logits,), source=node.source),
-        Node(results=(stats,), target=form.stats, operands=(logits, target, top.name, *weight),
-             attrs=tuple(sorted(given.items())), source=node.source),
-        Node(results=node.results, target=form.last, operands=(stats.name,) if form.soft else (stats.name, target),
-             attrs=tuple(sorted(ignored.items())), source=node.source),
-    ]  # fmt: skip
 
 
 def fuse(graph: Graph) -> Graph:
     """Undo ``open_losses`` where the classes are whole on every device."""
     producers, consumers, values = graph.producers(), graph.consumers(), graph.values()
-    forms = {(form.stats, form.last): form for form in _FORMS}
+    forms = {(form.stats, form.last): form for form in FORMS}
     dead: set[str] = set()
     fused: dict[str, Node] = {}
     for node in graph.nodes:
@@ -86,7 +46,7 @@ def fuse(graph: Graph) -> Graph:
         logits, target, top_name, *weight = stats.operands
         top = producers[str(top_name)]
         alone = len(consumers[stats.result.name]) == len(consumers[top.results[0].name]) == 1
-        if top.target == "autopar.row_max" and alone and top.operands[0] == logits:
+        if top.target == ROW_MAX and alone and top.operands[0] == logits:
             attrs = {key: value for key, value in stats.attrs if key in ("ignore_index", "label_smoothing")}
             if node.result.type.dtype != values[str(logits)].type.dtype:
                 attrs["dtype"] = node.result.type.dtype

@@ -24,7 +24,8 @@ from autopar.cost_model.dtypes import sent_back_bytes
 from autopar.cost_model.priced import work
 from autopar.ir.convert import COLLECTIVES, Change, local_numel
 from autopar.ir.graph import Node
-from autopar.ir.layout import Layout
+from autopar.ir.layout import Layout, Partial
+from autopar.ir.losses import ROW_MAX
 from autopar.ir.mesh import Mesh, across, within
 from autopar.ir.optable import row
 from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS
@@ -145,6 +146,8 @@ class Pricing:
         entry = row(node)
         if entry.op_class == "view":
             return None, None
+        if node.target == ROW_MAX and not any(isinstance(each, Partial) for each in strategy.results[0].placements):
+            return None, None  # of whole classes it is found on the way to their sums
         flops = self._most(entry.flops, rule, strategy.choices)
         layouts = (*strategy.operands, *strategy.results)
         tensors = [
@@ -232,13 +235,13 @@ class Pricing:
 
 
 def local_flops(columns: str, rule: NodeRule, choices: tuple[Choice, ...], mesh: Mesh) -> int:
-    """FLOPs of one device: the table's factors, each divided by the axes that own it."""
+    """FLOPs of one device: the table's factors, each divided by the axes that own it, with padding."""
     if not columns:
         return 0
     owners: dict[str | None, int] = {}
     for (_, ways), choice in zip(mesh.axes, choices, strict=True):
         owners[choice.factor] = owners.get(choice.factor, 1) * ways
-    return count_flops(columns, {factor: size // owners.get(factor, 1) for factor, size in rule.sizes.items()})
+    return count_flops(columns, {factor: -(-size // owners.get(factor, 1)) for factor, size in rule.sizes.items()})
 
 
 def local_bytes(layout: Layout, kind: TensorType, dtype: str | None = None) -> int:

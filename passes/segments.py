@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from autopar.ir.layout import Layout
+from autopar.ir.layout import Layout, Partial
 from autopar.passes.by_mode import Modes, Plain
 from autopar.passes.candidate import Mode
 from autopar.passes.edges import Consumer, Edge, Edges
@@ -92,6 +92,11 @@ class SegmentBuilder:
         if left == right:
             return
         self._forbid(left, right, _equal(left_layouts, right_layouts))
+
+    def joined(self, left: int, made: Sequence[Layout], right: int, needs: Sequence[Layout]) -> None:
+        """Sums over classes and the loss of them are one operation where classes are whole: nothing comes between."""
+        whole = np.array([not any(isinstance(each, Partial) for each in layout.placements) for layout in made])
+        self._forbid(left, right, ~whole[:, None] | _equal(made, needs))
 
     def edge(
         self, value: str, fact: Fact, producer: int, have: Sequence[Layout], consumers: Sequence[Consumer],

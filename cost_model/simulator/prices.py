@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.collectives import collective_s
@@ -13,11 +14,14 @@ from autopar.cost_model.priced import Group, OpCost, work
 from autopar.cost_model.profile import CostProfile
 from autopar.cost_model.topology import axis_groups, only_parameters_cross
 from autopar.ir.graph import Node, Value
+from autopar.ir.losses import FORMS, opened
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import local_row, node_rule
 from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.ir.rules import count_flops
-from autopar.ir.types import DTYPE_BYTES
+from autopar.ir.types import DTYPE_BYTES, TensorType
+
+_WHOLE = {form.whole: form for form in FORMS}
 
 
 class Prices:
@@ -85,14 +89,32 @@ def local_bytes(value: Value) -> int:
 
 def op_costs(
     node: Node, operands: Sequence[Value | None], wanted: Sequence[bool], imbalance: float
-) -> tuple[OpCost | None, OpCost | None]:
-    """What one device does at a node of a lowered program, forward and backward; None where that is nothing.
+) -> Iterator[tuple[OpCost, OpCost | None]]:
+    """What one device does at a node of a lowered program, forward and backward, step by step.
 
-    ``operands``: flattened; ``wanted``: which of them get a gradient; ``imbalance``: of experts that are split.
+    ``operands``: flattened; ``wanted``: which of them get a gradient; ``imbalance``: of experts that are split. A loss
+    of whole classes costs what its sums over them do, and what is made of these.
     """
+    if node.target not in _WHOLE or any(wanted[2:]):
+        yield from _costs(node, operands, wanted, imbalance)
+        return
+    types = {
+        value.name: TensorType(value.type.dtype, local_shape(value)) for value in (*operands, *node.results) if value
+    }
+    here = tuple(Value(value.name, types[value.name]) for value in node.results)
+    top, *parts = opened(replace(node, results=here), _WHOLE[node.target], types)
+    types.update({value.name: value.type for part in (top, *parts) for value in part.results})
+    for part in parts:
+        given = [Value(name, types[name]) for name in part.uses()]
+        yield from _costs(part, given, [any(wanted)] * len(given), imbalance)
+
+
+def _costs(
+    node: Node, operands: Sequence[Value | None], wanted: Sequence[bool], imbalance: float
+) -> Iterator[tuple[OpCost, OpCost | None]]:
     entry = local_row(node)
     if entry.op_class == "view":
-        return None, None
+        return
     made = [local_shape(value) for value in node.results]
     sizes = _sizes(node, operands) if entry.flops else {}
     tensors = [
@@ -101,7 +123,7 @@ def op_costs(
     flops, beside = count_flops(entry.flops, sizes), count_flops(entry.moved, sizes)
     if node.attr("among") is not None:
         flops, beside = round(flops * imbalance), round(beside * imbalance)
-    return work(node.target, entry, flops, tensors, math.prod(made[0]), wanted, beside)
+    yield work(node.target, entry, flops, tensors, math.prod(made[0]), wanted, beside)
 
 
 def exchanged_bytes(node: Node, values: Mapping[str, Value], imbalance: float) -> int:

@@ -152,16 +152,16 @@ class _Writing:
         marks = [self._mark(name) for name in names]
         grads = [bool(mark) for mark in marks]
         operands = [None if name is None else self.values[name] for name in names]
-        forward, backward = op_costs(node, operands, grads, self.prices.imbalance)
+        costs = list(op_costs(node, operands, grads, self.prices.imbalance))
         dear = local_row(node).op_class in EXPENSIVE
-        if forward is not None:
-            ns = self.prices.compute_ns(forward)
+        if costs:
+            ns = sum(self.prices.compute_ns(forward) for forward, _ in costs)
             self.totals["dear_ns" if dear else "forward_ns"] += ns
             entry.forward = _work(node, "forward", ns)
             entry.again = () if node.results[0].name in self.single else _work(node, "recompute", ns)
             entry.keeps = any(grads) and _saves(node, grads)
-        if backward is not None:
-            ns = self.prices.compute_ns(backward)
+        if backwards := [backward for _, backward in costs if backward is not None]:
+            ns = sum(map(self.prices.compute_ns, backwards))
             self.totals["backward_ns"] += ns
             own = round(ns * _own_share(node, marks))
             entry.inputs, entry.weights = _work(node, "backward", ns - own), _work(node, "backward", own)
