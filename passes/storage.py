@@ -126,10 +126,12 @@ def keep(
             if conversions.pricing.uneven and stored.trainable and not stored.buffer:
                 owned = (DATA_AXIS,)  # however it is used (``uneven.py``)
             late = step_axes(layout, need, owned, trainable=stored.trainable and not stored.buffer)
+            # FSDP2 puts even parts together only; of a set some layouts may turn out not to be needed
+            some = owned or any(runtime_axes(layout, (one,), trainable=stored.trainable) for one in need)
+            whole_only = uneven and not stored.buffer and bool(some)
             row: list[_Numbers] = []
             for mode in modes:
-                # FSDP2 puts even parts together only
-                if (mode.zero < 3 and not kept_as_used) or (mode.zero and owned and uneven):
+                if (mode.zero < 3 and not kept_as_used) or (mode.zero and whole_only):
                     row.append(_NEVER)
                     continue
                 key = (i, owned, late, mode.zero, mode.inside) if owned else (i, late)

@@ -1,7 +1,7 @@
 """The objective, counted anew on the lowered program, is the objective: to 1e-9, rounding included.
 
-Not yet so: with more microbatches, what a step needs of the whole batch before the first; tied tables with ZeRO over
-one axis and tensor parallelism over another; pipelines. There ``test_compare.py`` has a wider limit.
+Not yet so: with more microbatches, what a step needs of the whole batch before the first; pipelines. There
+``test_compare.py`` has a wider limit.
 """
 
 from __future__ import annotations
@@ -36,5 +36,7 @@ def test_a_step_of_one_microbatch_costs_what_the_plan_says(name: str, mesh: Any,
     timeline = simulate(program, arguments.cluster, arguments.profile, optimizer=plan.optimizer)
     (place,) = timeline.counted
     assert place.compute_s == pytest.approx(plan.step_time_s.compute, rel=TO_1E_9)
-    if name == "llama3-8b" or len(mesh) == 1 or not options["zero"]:
-        assert abs(compare(timeline, plan).unexplained_s) <= TO_1E_9 * plan.objective_s
+    for each in program.parameters:  # which FSDP2 could not cut evenly
+        padded = each.layout.is_padded(each.type.shape)
+        assert not (options["zero"] and padded and each.runtime_axes), each.fqn
+    assert abs(compare(timeline, plan).unexplained_s) <= TO_1E_9 * plan.objective_s
