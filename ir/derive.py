@@ -59,6 +59,13 @@ def replicated(node: Node, operands: Sequence[Shape | None], results: Sequence[S
 
 
 @derivation
+def cast(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """A number of which devices hold summands may be cast before it is added up, but to no coarser type."""
+    summands = results[0] == () and node.results[0].type.dtype in ("f32", "f64")
+    return replace(instantiate("*b -> *b", operands, results), partial=((0,),) if summands else ())
+
+
+@derivation
 def assign(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
     """The first operand passes as it is; what is written and what with are whole on every device."""
     labels = tuple(_own(f"o{n}_", shape or ()) for n, shape in enumerate(operands))

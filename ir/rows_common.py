@@ -36,7 +36,7 @@ def arithmetic_rows(rule: Rule) -> None:
                  "isnan.default", "isinf.default", "zeros_like.default", "ones_like.default", "full_like.default",
                  "remainder.Scalar", "floor.default", "round.default", "autopar.detach"):  # fmt: skip
         rule(name if name.startswith("autopar") else f"aten.{name}", "*b -> *b")
-    rule("aten.to.dtype", "*b -> *b", backward=1.0, uneven=(RESULT,))
+    rule("aten.to.dtype", "cast", backward=1.0, uneven=(RESULT,))
     rule("aten.where.self", "*b, *b, *b -> *b", saves=(0,))
     for name in ("where.ScalarSelf", "where.ScalarOther"):
         rule(f"aten.{name}", "*b, *b -> *b", saves=(0,))

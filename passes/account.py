@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.cost_model import OpCost, efficiency_sources
 from autopar.cost_model.simulator.prices import exchanged_bytes
@@ -12,10 +12,12 @@ from autopar.ir.layout import Layout
 from autopar.ir.mesh import across, within
 from autopar.ir.optable import ISLAND, row
 from autopar.ir.plan import Collective, Island
-from autopar.ir.program import DATA_AXIS, Program
+from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS, Program
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
+from autopar.passes.early import Placed, Timing
+from autopar.passes.early_costs import early
 from autopar.passes.hybrid import parts_of
 from autopar.passes.positions import flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes, local_flops
@@ -48,17 +50,19 @@ def placed(model: Model, assignment: Assignment) -> Iterator[tuple[Graph, Varian
 
 
 def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: int) -> Iterator[Work]:
-    """What training runs, node by node."""
+    """What training runs, node by node; of what runs before the first microbatch, once for the whole batch."""
+    time = _timing(model, assignment) if MICROBATCH_AXIS in assignment.mesh.names else None
     for graph, variant, count in placed(model, assignment):
         for node in graph.nodes:
             name = node.results[0].name
             if node.target in (*SOURCES, "call") or (graph is model.graph and name not in model.live):
                 continue
+            if time is not None and graph is model.graph and name in time.early:
+                yield _once(model, node, early(variant.nodes[name]), pricing)
+            if time is not None and graph is model.graph and name not in time.late:
+                continue
             key, chosen = node_key(graph, node), variant.nodes[name]
-            types: tuple[TensorType | None, ...] = tuple(
-                None if n is None else model.facts[graph.name, n].type for n in flat_operands(node)
-            )
-            types += tuple(value.type for value in node.results)
+            types = _types(model, graph, node)
             forward, backward = pricing.op_costs(node, model.rules[key], chosen, model.shapes[key], types)
             times = count * microbatches
             yield Work(
@@ -66,6 +70,33 @@ def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: i
                 forward_count=times * again(variant.mode, node), backward_count=times,
                 flops=times * _flops(node, model, key, chosen, types, pricing),
             )  # fmt: skip
+
+
+def _timing(model: Model, assignment: Assignment) -> Timing:
+    main, needs = assignment.main, {}
+    for node in model.graph.nodes:
+        if node.target == "call":
+            first, name = assignment.calls[node.results[0].name][0][1], node.results[0].name
+            needs[name] = [first.inputs[entry.result.name] for entry in model.graph.block(first.graph).sources("input")]
+    found = Placed(
+        graph=model.graph, chosen=main.nodes, given={**main.inputs, **main.storage}, pure=model.pure
+    )
+    return found.timing(needs, {model.loss: Layout.replicated(assignment.mesh)})
+
+
+def _once(model: Model, node: Node, chosen: Strategy, pricing: Pricing) -> Work:
+    """An operation of the whole batch."""
+    key, pricing = node_key(model.graph, node), replace(pricing, mesh=chosen.results[0].mesh)
+    types = _types(model, model.graph, node)
+    forward, _ = pricing.op_costs(node, model.rules[key], chosen, model.shapes[key], types)
+    flops = _flops(node, model, key, chosen, types, pricing)
+    return Work(node=node, forward=forward, backward=None, forward_count=1, backward_count=1, flops=flops)
+
+
+def _types(model: Model, graph: Graph, node: Node) -> tuple[TensorType | None, ...]:
+    """Of operands and results."""
+    operands = (None if name is None else model.facts[graph.name, name].type for name in flat_operands(node))
+    return (*operands, *(value.type for value in node.results))
 
 
 def _flops(

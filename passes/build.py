@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from autopar.ir.errors import InfeasibleError, IRError, UnsupportedError
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
-from autopar.ir.losses import STATS
+from autopar.ir.losses import ROW_MAX, STATS
 from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
 from autopar.passes.candidate import Settings, StoredParameter
+from autopar.passes.early_costs import EarlyCosts
 from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
@@ -31,6 +33,7 @@ from autopar.passes.problem import Chain, Problem
 from autopar.passes.segments import SegmentBuilder, Variable
 from autopar.passes.storage import as_used, keep, settled_axes, storages
 from autopar.passes.strategies import NOTHING, NodeShapes, Strategy
+from autopar.passes.values import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,12 @@ class Model:
     settings: Settings
     loss: str
     live: frozenset[str]
+
+    @cached_property
+    def pure(self) -> frozenset[str]:
+        """Values of the main graph that depend on no parameter, but for the loss."""
+        own = {name for (graph, name), fact in self.facts.items() if graph == self.graph.name and fact.pure}
+        return frozenset(own - {self.loss})
 
     def stored(self, graph: Graph, node: Node) -> StoredParameter:
         """The parameter behind a source node; inside a block that of the first call."""
@@ -117,6 +126,8 @@ class Builder:
         whole = Layout.replicated(self.mesh)
         out = main.variable("out", self.model.loss, [whole])
         have.consumers[self.model.loss].append(Consumer(out, (whole,)))
+        if MICROBATCH_AXIS in self.mesh.names:
+            EarlyCosts(model=self.model, ground=self.ground, into=main, values=have).add()
         self._edges(graph, main, have, root=True)
         problem = Problem(root=main.segment(), chains=tuple(self.chains))
         variables = {name: tuple(builder.variables) for name, builder in self.segments.items()}
@@ -170,6 +181,8 @@ class Builder:
         for index, name in enumerate(flat_operands(node)):
             if name is not None:
                 values.consumers[name].append(Consumer(variable, needs[index], keeps.operands[index]))
+        if graph is self.model.graph and MICROBATCH_AXIS in self.mesh.names and key[1] in self.model.pure:
+            return  # which may run once for all microbatches (``EarlyCosts``)
         prices = self.ground.prices(graph, node, legal)
         if prices.any():  # a view's are nothing
             into.node(variable, *prices, expensive=keeps.expensive)
@@ -321,7 +334,8 @@ class Builder:
                     shared = into.variables[values.variable[value.name]].kind == "shared"
                     have = values.layouts[value.name]
                     free = [shared or value.name in values.saved] * len(have)
-                    crosses = root and (fact.pure or value.name == self.model.loss)
+                    # all but inputs stands in time as what uses it, unless it never does (``EarlyCosts``)
+                    crosses = root and (node.target == "input" or value.name == self.model.loss)
                     if MICROBATCH_AXIS in self.mesh.names and not crosses:
                         for consumer in consumers:
                             user = producers.get(into.variables[consumer.variable].name, node)
@@ -332,6 +346,8 @@ class Builder:
                     )  # fmt: skip
                     for consumer in consumers if node.target in STATS else ():
                         into.joined(values.variable[value.name], have, consumer.variable, consumer.needs)
+                    for consumer in consumers if node.target == ROW_MAX else ():
+                        into.same_logits(values.variable[value.name], consumer.variable)
 
     def _parameter(
         self,
@@ -367,18 +383,3 @@ class Builder:
                 ample=self.ample,
             )  # fmt: skip
         into.parameter(name, fact, producer, starts, consumers, known[key])
-
-
-class Values:
-    """Where each value of a graph comes from, in which layouts, and who needs it."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.variable: dict[str, int] = {}
-        self.layouts: dict[str, tuple[Layout, ...]] = {}
-        self.saved: set[str] = set()
-        self.consumers: dict[str, list[Consumer]] = {name: [] for name in graph.values()}
-
-    def set(self, name: str, variable: int, layouts: tuple[Layout, ...], *, saved: bool = False) -> None:
-        self.variable[name], self.layouts[name] = variable, layouts
-        if saved:
-            self.saved.add(name)

@@ -30,6 +30,7 @@ class Plain:
     ``dear``: selective recomputation does not run it again. ``saved``: bytes for backward, ``keeps``: those that
     selective recomputation holds, None: it does as with all others. ``passing``: bytes held while it runs (nodes only).
     ``aside_ns``: for how long of forward and backward other traffic may go on. ``kept``: of a parameter's edge.
+    ``once``: its time is that of a step, and nothing goes on meanwhile.
     """
 
     variables: tuple[int, ...]
@@ -42,6 +43,7 @@ class Plain:
     passing: IntArray | None = None
     aside_ns: Pair | None = None
     kept: Kept | None = None
+    once: bool = False
 
 
 class Modes:
@@ -67,7 +69,8 @@ class Modes:
         every = _Laid(plains, len(self.dropped))
         again = np.where(every.flags(lambda one: one.dear), self.dear, self.cheap)
         forward, backward = every.column(lambda one: one.forward_ns), every.column(lambda one: one.backward_ns)
-        time = self.microbatches * (forward * again + backward)
+        times = np.where(every.flags(lambda one: one.once), 1, self.microbatches)
+        time = times * (forward * again + backward)
         sync = every.split(np.where(forward >= FORBIDDEN, FORBIDDEN, time))
         held, dropped = (every.split(array) for array in self._memory(every))
         rows = zip(plains, sync, held, dropped, self._covers(plains), strict=True)
@@ -107,7 +110,7 @@ class Modes:
         if (kept := one.kept) is None:
             return Table(
                 variables=variables, sync_ns=sync, cover_ns=cover, earlier_ns=earlier, ahead_ns=ahead, bytes=held,
-                transient_bytes=dropped, saved_bytes=held,
+                transient_bytes=dropped, saved_bytes=held, once=one.once,
             )  # fmt: skip
         if self.microbatches > 1:
             earlier = kept.earlier_ns if earlier is None else kept.earlier_ns + earlier

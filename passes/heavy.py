@@ -18,13 +18,14 @@ import numpy as np
 from autopar.ir.graph import Graph, Node
 from autopar.ir.layout import Layout
 from autopar.ir.program import MICROBATCH_AXIS
-from autopar.passes.build import Builder, Encoded, Model, Values
+from autopar.passes.build import Builder, Encoded, Model
 from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
 from autopar.passes.positions import all_graphs, flat_operands, node_key
 from autopar.passes.problem import Chain, Problem, Table
 from autopar.passes.segments import SegmentBuilder
+from autopar.passes.values import Values
 
 Key = tuple[str, str]
 
@@ -129,7 +130,7 @@ class _Heavy(Builder):
                 getattr(self.beside[graph.name], field.name)[mode.recompute] // self.world for mode in into.modes
             ], dtype=np.int64) for field in fields(Rest)
         }  # fmt: skip
-        into.tables.append(Table(variables=(into.mode,), cover_ns=share["sync_ns"], **share))
+        into.tables.append(Table(variables=(into.mode,), cover_ns=share["sync_ns"], **share))  # type: ignore[arg-type]
         return into
 
     def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> Values:

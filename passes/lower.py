@@ -18,10 +18,11 @@ from autopar.ir.verify import verify
 from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
 from autopar.passes.conversions import Conversions
+from autopar.passes.early import without_time
 from autopar.passes.hybrid import cut_inside
 from autopar.passes.lower_graph import CallLayouts, Lowered, lower_graph
 from autopar.passes.once import once_a_step
-from autopar.passes.prologue import enter, make_prologue, without_time
+from autopar.passes.prologue import make_prologue
 
 # Of a parameter its name or slot, its layout on the processes, its runtime axes and among how many of each it is cut.
 Kept: TypeAlias = tuple[str | int, Layout, tuple[str, ...], tuple[int, ...]]
@@ -76,7 +77,6 @@ class _Lowering:
         prologue = None
         if main.crossing:
             prologue = make_prologue(self.model, self.assignment.main, self.conversions, main.crossing, base)
-            lowered = enter(lowered, main.crossing)
         lowered = live(lowered)
         for made in (lowered, *([prologue] if prologue else [])):
             verify(made, after="lower")
@@ -90,7 +90,7 @@ class _Lowering:
         ))  # fmt: skip
 
     def _returned(self, name: str) -> Layout | None:
-        """Layout of an output: the loss whole, sums settled, all else as it is made (None)."""
+        """Layout of an output: the loss whole, sums settled but over microbatches, all else as it is made (None)."""
         if name == self.model.loss:
             return Layout.replicated(self.assignment.mesh)
         node = self.model.graph.producers()[name]
@@ -98,7 +98,7 @@ class _Lowering:
         if chosen is None:
             return None
         layout = chosen.results[[value.name for value in node.results].index(name)]
-        sums = [axis for axis in layout.mesh.names if isinstance(layout[axis], Partial)]
+        sums = [axis for axis in layout.mesh.names if axis != MICROBATCH_AXIS and isinstance(layout[axis], Partial)]
         for axis in sums:
             layout = layout.replace(axis, R)
         return layout if sums else None

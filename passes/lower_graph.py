@@ -20,6 +20,7 @@ from autopar.ir.types import Attr
 from autopar.passes.assignment import Variant
 from autopar.passes.build import Model
 from autopar.passes.conversions import Conversions
+from autopar.passes.early import Placed, entering_name
 from autopar.passes.facts import Fact
 from autopar.passes.localize import localize
 from autopar.passes.losses import fuse
@@ -59,7 +60,7 @@ class CallLayouts:
 class Lowered:
     """``runtime_axes``: by parameter node, the axes on which the runtime reduces its gradient.
 
-    ``crossing``: (value, layout) pairs that change on the microbatch axis, and the name that holds them.
+    ``crossing``: (value, layout) pairs that the prologue makes, and the input that brings each.
     """
 
     graph: Graph
@@ -91,10 +92,20 @@ class _GraphLowering:
     needs: dict[str, list[Layout]] = field(default_factory=dict)
     trees: dict[str, dict[Layout, Layout]] = field(default_factory=dict)
     owned: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    crossing: dict[tuple[str, Layout], str] = field(default_factory=dict)
+    placed: Placed | None = None  # of a main graph that runs once a microbatch
+    crossing: dict[tuple[str, Layout], Value] = field(default_factory=dict)
     count: int = 0
 
     def run(self) -> Lowered:
+        if self.root and MICROBATCH_AXIS in self.mesh.names:
+            self.placed = Placed(
+                graph=self.graph, chosen=self.variant.nodes, given={**self.variant.inputs, **self.variant.storage},
+                pure=self.model.pure,
+            )  # fmt: skip
+            calls = {name: layouts.operands for name, layouts in self.calls.items()}
+            late = self.placed.timing(calls, dict(zip(self.graph.outputs, self.outputs, strict=True))).late
+            nodes = [node for node in self.graph.nodes if node.target in SOURCES or node.results[0].name in late]
+            self.graph = replace(self.graph, nodes=tuple(nodes))
         self._collect_needs()
         for node in self.graph.nodes:
             if node.target in SOURCES:
@@ -107,8 +118,21 @@ class _GraphLowering:
             self._first(name) if need is None else self._get(name, need)
             for name, need in zip(self.graph.outputs, self.outputs, strict=True)
         )
-        graph = Graph(name=self.graph.name, nodes=tuple(self.nodes), outputs=names, mesh=self.mesh)
-        return Lowered(graph=fuse(graph), runtime_axes=self.owned, crossing=self.crossing)
+        graph = Graph(name=self.graph.name, nodes=self._entered(), outputs=names, mesh=self.mesh)
+        crossing = {at: value.name for at, value in self.crossing.items()}
+        return Lowered(graph=fuse(graph), runtime_axes=self.owned, crossing=crossing)
+
+    def _entered(self) -> tuple[Node, ...]:
+        """The nodes, with what the prologue makes behind the inputs."""
+        given = [
+            Node(results=(value,), target="input", attrs=(("name", value.name),)) for value in self.crossing.values()
+        ]
+        first = next((i for i, node in enumerate(self.nodes) if node.target != "input"), len(self.nodes))
+        return (*self.nodes[:first], *given, *self.nodes[first:])
+
+    def _crosses(self, name: str, need: Layout) -> bool:
+        """Whether the value is needed of the whole batch."""
+        return self.placed is not None and self.placed.crosses(name, need)
 
     def _fact(self, name: str) -> Fact:
         return self.model.facts[self.graph.name, name]
@@ -117,23 +141,30 @@ class _GraphLowering:
         return next(iter(self.made[name].values()))
 
     def _collect_needs(self) -> None:
-        """Every layout in which each value is needed, in order of use."""
+        """Every layout in which each value is needed, in order of use.
+
+        Of a main graph for its loss: what else it returns has no say in how that is come by.
+        """
+        loss, sources = self.model.loss, {node.result.name for node in self.graph.nodes if node.target in SOURCES}
+        training = self.root and loss in self.graph.outputs
         for node in self.graph.nodes:
-            needs: Sequence[Layout | None] = ()
-            if node.target == "call":
-                needs = self.calls[node.results[0].name].operands
-            elif node.target not in SOURCES:
-                needs = self.variant.nodes[node.results[0].name].operands
-            for name, need in zip(flat_operands(node), needs, strict=True):
-                if name is not None and need is not None:
+            asked = not training or node.results[0].name in self.model.live
+            for name, need in zip(flat_operands(node), self._needs(node), strict=True):
+                if name is not None and need is not None and (asked or name in sources):
                     self._need(name, need)
         for name, need in zip(self.graph.outputs, self.outputs, strict=True):
-            if need is not None:
+            if need is not None and (name == loss or not training):
                 self._need(name, need)
+
+    def _needs(self, node: Node) -> Sequence[Layout | None]:
+        """The layout in which a node needs each of its operands."""
+        if node.target == "call":
+            return self.calls[node.results[0].name].operands
+        return () if node.target in SOURCES else self.variant.nodes[node.results[0].name].operands
 
     def _need(self, name: str, need: Layout) -> None:
         known = self.needs.setdefault(name, [])
-        if need not in known:
+        if need not in known and not self._crosses(name, need):
             known.append(need)
 
     def _emit(self, node: Node, layouts: Sequence[Layout]) -> None:
@@ -196,18 +227,21 @@ class _GraphLowering:
 
     def _get(self, name: str, need: Layout) -> str:
         """Name of the value in the layout needed; emits the conversions that lead there."""
-        known = self.made[name]
+        known = self.made.setdefault(name, {})  # of what the prologue alone makes nothing yet
         if need in known:
             return known[need]
+        if self._crosses(name, need):
+            self.count += 1
+            given = self.crossing[name, need] = Value(entering_name(name, self.count), self._fact(name).type, need)
+            known[need] = given.name
+            return given.name
         if name not in self.trees:
             pairs = conversion_tree(
-                self.conversions, self._fact(name), next(iter(known)), self.needs[name],
+                self.conversions, self._fact(name), next(iter(known)), self.needs.get(name, ()),
                 crosses_time=self.root and (self._fact(name).pure or name == self.model.loss),
             )  # fmt: skip
             self.trees[name] = {to: start for start, to in pairs}
-        if need not in self.trees[name]:
-            raise IRError(f"{self.graph.name}: {name} is never brought to {need}")
-        start = self.trees[name][need]
+        start = self.trees[name].setdefault(need, next(iter(known)))
         known[need] = self._convert(name, start, need)
         return known[need]
 
@@ -215,10 +249,10 @@ class _GraphLowering:
         fact, at = self._fact(name), self._get(name, start)
         steps = convert(start, need, fact.type.shape, grad=fact.grad)
         for step in steps:
+            if step.axis == MICROBATCH_AXIS and name != self.model.loss:
+                raise IRError(f"{self.graph.name}: {name} depends on parameters and is needed of the whole batch")
             self.count += 1
             result = Value(f"{name}.{self.count}", fact.type, step.after)
             self.nodes.append(comm(step, at, result))
             at = result.name
-        if any(step.axis == MICROBATCH_AXIS for step in steps) and name != self.model.loss:
-            self.crossing[name, need] = at
         return at

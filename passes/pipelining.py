@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,8 @@ def shapes(
 class Unit:
     """What stands between two places where a stage may begin. ``entering``: bytes that come in from before.
 
-    ``parameters``: whose first use it is.
+    ``parameters``: whose first use it is. ``repeated_ns``: what each stage needs once, whichever of its units do, and
+    computes for itself.
     """
 
     mark: Mark
@@ -115,6 +116,7 @@ class Unit:
     transient_bytes: int
     entering_bytes: int
     parameters: tuple[str, ...] = ()
+    repeated_ns: Mapping[tuple[str, bool], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +184,9 @@ class _Runs:
             for column in zip(*((unit.time_ns, unit.held_bytes, unit.saved_bytes) for unit in units), strict=True)
         )
         self.time_ns = time - time[:, None] + sent + sent[:, None]
+        for one, ns in {key: ns for unit in units for key, ns in unit.repeated_ns.items()}.items():
+            users = np.cumsum([0, *(one in unit.repeated_ns for unit in units)])
+            self.time_ns += np.where(users > users[:, None], ns, 0)
         self._entering = np.array(entering, dtype=np.int64)
         most = np.triu(np.tile(np.array([unit.transient_bytes for unit in units]), (len(units) + 1, 1)))
         self._transient = np.concatenate([np.zeros_like(most[:, :1]), np.maximum.accumulate(most, axis=1)], axis=1)

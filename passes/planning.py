@@ -29,13 +29,13 @@ from autopar.passes.account import collectives, compute_ns, islands, placed, pri
 from autopar.passes.assignment import Assignment, Variant, to_plan
 from autopar.passes.build import Model
 from autopar.passes.candidate import Mode
+from autopar.passes.early import without_time
 from autopar.passes.found import Found
 from autopar.passes.hybrid import kept_texts
 from autopar.passes.memory import memory
 from autopar.passes.origin import origin_of
 from autopar.passes.patterns import patterns
 from autopar.passes.positions import all_graphs
-from autopar.passes.prologue import without_time
 from autopar.passes.stage_account import place_collectives, stage_infos
 
 

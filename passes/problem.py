@@ -52,7 +52,8 @@ class Table:
 
     All arrays are int64 and have the shape of the domains of ``variables``, in that order.
     ``None`` stands for zeros. ``hide_ns`` and ``cover_ns`` are never negative. ``saved_bytes``: the part of ``bytes``
-    that each microbatch in flight adds, counted once; the solver does not look at it.
+    that each microbatch in flight adds, counted once; ``once``: of what runs before the first microbatch. The solver
+    looks at neither.
     """
 
     variables: tuple[int, ...]
@@ -64,6 +65,7 @@ class Table:
     bytes: IntArray | None = None
     transient_bytes: IntArray | None = None
     saved_bytes: IntArray | None = None
+    once: bool = False
 
 
 FIELDS = ("sync_ns", "hide_ns", "cover_ns", "earlier_ns", "ahead_ns", "bytes", "transient_bytes")

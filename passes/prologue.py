@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autopar.ir.graph import SOURCES, Graph, Node, Value, renamed
+from autopar.ir.graph import SOURCES, Graph, Node, renamed
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
-from autopar.ir.program import MICROBATCH_AXIS
 from autopar.passes.assignment import Variant
 from autopar.passes.build import Model
 from autopar.passes.conversions import Conversions
+from autopar.passes.early import without_time
 from autopar.passes.lower_graph import lower_graph
 from autopar.passes.positions import node_key
 from autopar.passes.strategies import strategy
-
-
-def without_time(layout: Layout) -> Layout:
-    """The layout on the mesh of the processes."""
-    mesh = Mesh(tuple(axis for axis in layout.mesh.axes if axis[0] != MICROBATCH_AXIS))
-    return Layout.of(mesh, {axis: layout[axis] for axis in mesh.names})
 
 
 def make_prologue(
@@ -61,31 +55,8 @@ def make_prologue(
         model, graph, variant, conversions, mesh, outputs=outputs, calls={}, root=True
     ).graph
     rename = dict(zip(lowered.outputs, crossing.values(), strict=True))
-    renames = {old: f"{new}.whole" for old, new in rename.items()}
     nodes = [
-        replace(
-            renamed(node, renames),
-            results=tuple(replace(v, name=renames.get(v.name, v.name)) for v in node.results),
-        )
+        replace(renamed(node, rename), results=tuple(replace(v, name=rename.get(v.name, v.name)) for v in node.results))
         for node in lowered.nodes
     ]
-    return replace(
-        lowered, name="prologue", nodes=tuple(nodes), outputs=tuple(renames[o] for o in lowered.outputs)
-    )
-
-
-def enter(graph: Graph, crossing: Mapping[tuple[str, Layout], str]) -> Graph:
-    """The main graph with the prologue's results as inputs in place of the conversions over time."""
-    values = graph.values()
-    inputs = [
-        Node(
-            results=(Value(f"{at}.whole", values[at].type, layout),),
-            target="input",
-            attrs=(("name", f"{at}.whole"),),
-        )
-        for (_, layout), at in crossing.items()
-    ]
-    renames = {at: f"{at}.whole" for at in crossing.values()}
-    nodes = [renamed(node, renames) for node in graph.nodes]
-    first = next((i for i, node in enumerate(nodes) if node.target != "input"), len(nodes))
-    return replace(graph, nodes=(*nodes[:first], *inputs, *nodes[first:]))
+    return replace(lowered, name="prologue", nodes=tuple(nodes), outputs=tuple(crossing.values()))

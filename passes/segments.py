@@ -80,6 +80,15 @@ class SegmentBuilder:
             aside_ns=(covers, covers_back),
         ))  # fmt: skip
 
+    def once(self, variable: int, forward: IntArray) -> None:
+        """Nanoseconds of what a node's strategies do once a step, before the first microbatch."""
+        if forward.any():
+            none = np.zeros_like(forward)
+            self.tables.append(Plain(
+                variables=(variable,), node=True, dear=False, forward_ns=forward, backward_ns=none, saved=none,
+                once=True,
+            ))  # fmt: skip
+
     def memory(self, variables: tuple[int, ...], held: IntArray, transient: IntArray | None = None) -> Table:
         """``held`` of each microbatch."""
         none = np.zeros(held.shape, np.int64)
@@ -95,23 +104,31 @@ class SegmentBuilder:
 
     def joined(self, left: int, made: Sequence[Layout], right: int, needs: Sequence[Layout]) -> None:
         """Sums over classes and the loss of them are one operation where classes are whole: nothing comes between."""
-        whole = np.array([not any(isinstance(each, Partial) for each in layout.placements) for layout in made])
-        self._forbid(left, right, ~whole[:, None] | _equal(made, needs))
+        self._forbid(left, right, ~_whole(made)[:, None] | _equal(made, needs))
+
+    def same_logits(self, top: int, stats: int) -> None:
+        """Maxima of rows and sums over classes both of whole classes, in one layout, or both of split ones."""
+        tops, sums = ([each for each in self.variables[v].values if isinstance(each, Strategy)] for v in (top, stats))
+        whole, other = _whole([each.results[0] for each in tops]), _whole([each.results[0] for each in sums])
+        alike = _equal([each.operands[0] for each in tops], [each.operands[0] for each in sums])
+        self._forbid(top, stats, np.where(whole[:, None], other & alike, ~other))
 
     def edge(
         self, value: str, fact: Fact, producer: int, have: Sequence[Layout], consumers: Sequence[Consumer],
         *, free: Sequence[bool], expensive: bool = False, crosses_time: bool = False,
+        once: bool = False,
     ) -> None:  # fmt: skip
         """Bring a value from the producer's layouts to its consumers.
 
         ``free[i]``: the value in the producer's layout i is held anyway, it need not be saved again.
-        ``expensive``: selective recomputation does not run the producer again.
+        ``expensive``: selective recomputation does not run the producer again. ``once``: a step, before the first
+        microbatch, when no parameters travel.
         """
         edge = self.edges.value(
             fact, have, consumers, free=free, expensive=expensive, crosses_time=crosses_time,
             selective=self.ways.some_selective,
         )  # fmt: skip
-        self._attach(producer, self.targets(value, consumers), edge)
+        self._attach(producer, self.targets(value, consumers), edge.alone() if once else edge, once=once)
 
     def parameter(
         self, name: str, fact: Fact, producer: int, starts: Sequence[Sequence[Layout]], consumers: Sequence[Consumer],
@@ -149,8 +166,9 @@ class SegmentBuilder:
         self.tables.append(Table(variables=(left, right), sync_ns=np.where(allowed, _ALLOWED, _FORBIDDEN)))
 
     def _attach(
-        self, producer: int, targets: tuple[int, IntArray | None], edge: Edge, kept: Kept | None = None
-    ) -> None:
+        self, producer: int, targets: tuple[int, IntArray | None], edge: Edge, kept: Kept | None = None, *,
+        once: bool = False,
+    ) -> None:  # fmt: skip
         variable, index = targets
         if variable == producer:
             raise ValueError("a value's producer and consumer are one variable")
@@ -160,13 +178,18 @@ class SegmentBuilder:
             backward_ns=edge.backward_ns[at], saved=edge.saved[at],
             keeps=None if edge.keeps is None else edge.keeps[at],
             aside_ns=None if edge.aside_ns is None else (edge.aside_ns[0][at], edge.aside_ns[1][at]),
-            kept=kept if kept is None or index is None else kept.picked(index),
+            kept=kept if kept is None or index is None else kept.picked(index), once=once,
         ))  # fmt: skip
 
 
-def _equal(left: Sequence[Layout], right: Sequence[Layout]) -> npt.NDArray[np.bool_]:
+def _whole(made: Sequence[Layout]) -> npt.NDArray[np.bool_]:
+    """Which have nothing left to be added up."""
+    return np.array([not any(isinstance(each, Partial) for each in layout.placements) for layout in made])
+
+
+def _equal(left: Sequence[Layout | None], right: Sequence[Layout | None]) -> npt.NDArray[np.bool_]:
     """Which are the same, [left, right]."""
-    numbers: dict[Layout, int] = {}
+    numbers: dict[Layout | None, int] = {}
     one, other = (np.array([numbers.setdefault(each, len(numbers)) for each in known]) for known in (left, right))
     same: npt.NDArray[np.bool_] = one[:, None] == other[None, :]
     return same

@@ -17,6 +17,7 @@ from autopar.passes.pipelining import Unit
 from autopar.passes.positions import flat_operands
 from autopar.passes.pricing import local_bytes
 from autopar.passes.problem import IntArray, Segment
+from autopar.passes.repeated import Repeated, needs_of, reached, repeated_ns
 from autopar.passes.segments import Variable
 from autopar.passes.solve import Solution
 from autopar.passes.solve.check import sums_of_instance
@@ -27,10 +28,11 @@ from autopar.passes.stages import belongs, dependence, live_for
 class Cost:
     """``held``: bytes that do not depend on the number of microbatches in flight; ``saved``: those of one.
 
-    ``parameters``: whose first use it is.
+    ``parameters``: whose first use it is. ``repeated``: what stages that share it compute each for itself.
     """
 
     parameters: tuple[str, ...] = ()
+    repeated: frozenset[Repeated] = frozenset()
     time_ns: int = 0
     held_bytes: int = 0
     saved_bytes: int = 0
@@ -38,7 +40,8 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
-            parameters=(*self.parameters, *other.parameters), time_ns=self.time_ns + other.time_ns,
+            parameters=(*self.parameters, *other.parameters), repeated=self.repeated | other.repeated,
+            time_ns=self.time_ns + other.time_ns,
             held_bytes=self.held_bytes + other.held_bytes,
             saved_bytes=self.saved_bytes + other.saved_bytes,
             transient_bytes=max(self.transient_bytes, other.transient_bytes),
@@ -51,22 +54,30 @@ def units_of(
     """The units of a lowered program.
 
     ``lean`` and ``full`` are its problem with nothing and with one microbatch saved. A stage may begin at each call of
-    a block, and at every other node only if ``anywhere``.
+    a block, and only if ``anywhere`` at every other node that belongs to one stage.
     """
     assert program.loss is not None
     graph = live_for(program.graph, program.loss)
     kept = {value.name for node in graph.nodes for value in node.results}
-    root = _at_nodes_of(kept, model.graph, _root_costs(model, solution, lean, full))
+    repeated, shared = repeated_ns(model, lean, solution.root)
+    reach = reached(program, graph)
+    root = _at_nodes_of(kept, model.graph, _root_costs(model, solution, lean, full, shared))
     calls = {
         node.results[0].name: [call_cost(lean, full, index, values) for _, values in runs]
         for index, (node, runs) in enumerate(zip(lean.calls, solution.calls, strict=True))
     }
     found: list[tuple[Mark, Cost, int, bool]] = []
-    first = _first_uses(graph)
+    first, depends = _first_uses(graph), dependence(graph.nodes)
+    held: dict[str, Cost] = {}  # of what may be computed anywhere, for who is the first to use it
     for node, (entering, inside) in zip(graph.nodes, _entering(graph), strict=True):
         name = node.results[0].name
+        if not belongs(node, depends):
+            held[name] = root.pop(name, Cost())
+            continue
+        needs = needs_of(node, reach)
+        ahead = sum((held.pop(one.value, Cost()) for one in sorted(needs)), Cost(repeated=needs))
         if node.target != "call":
-            cost = Cost(parameters=first.get(name, ())) + root.pop(name, Cost())
+            cost = Cost(parameters=first.get(name, ())) + ahead + root.pop(name, Cost())
             found.append((Mark(name), cost, entering, anywhere))
             continue
         base, _, run = name.rpartition(".run") if ".run" in name else (name, "", "-1")
@@ -74,10 +85,10 @@ def units_of(
         assert isinstance(params, tuple)
         for call, names in enumerate(params):
             assert isinstance(names, tuple)
-            own = Cost(parameters=(*first.pop(name, ()), *map(str, names)))
-            cost = own + calls[base][int(run)] + root.pop(base, Cost())
+            own = Cost(parameters=(*first.pop(name, ()), *map(str, names))) + ahead
+            cost, ahead = own + calls[base][int(run)] + root.pop(base, Cost()), Cost(repeated=needs)
             found.append((Mark(name, call), cost, inside if call else entering, True))
-    return _joined(found)
+    return _joined(found, repeated)
 
 
 def _first_uses(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -99,7 +110,7 @@ def _first_uses(graph: Graph) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _joined(found: Sequence[tuple[Mark, Cost, int, bool]]) -> tuple[Unit, ...]:
+def _joined(found: Sequence[tuple[Mark, Cost, int, bool]], repeated: Mapping[Repeated, int]) -> tuple[Unit, ...]:
     """Parts at which no stage may begin go with the part before; those before the first such place with it."""
     groups: list[tuple[Mark, Cost, int]] = []
     ahead, opened = Cost(), False
@@ -115,7 +126,8 @@ def _joined(found: Sequence[tuple[Mark, Cost, int, bool]]) -> tuple[Unit, ...]:
             ahead = ahead + cost
     return tuple(
         Unit(mark=mark, time_ns=cost.time_ns, held_bytes=cost.held_bytes, saved_bytes=cost.saved_bytes,
-             transient_bytes=cost.transient_bytes, entering_bytes=entering, parameters=cost.parameters)
+             transient_bytes=cost.transient_bytes, entering_bytes=entering, parameters=cost.parameters,
+             repeated_ns={one: repeated[one] for one in sorted(cost.repeated) if repeated.get(one)})
         for mark, cost, entering in groups
     )  # fmt: skip
 
@@ -162,8 +174,13 @@ def call_cost(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...])
     )  # fmt: skip
 
 
-def _root_costs(model: Model, solution: Solution, lean: Encoded, full: Encoded) -> dict[str, Cost]:
-    """By the first result of each node of the main graph. Exposed traffic is spread over those who cause it."""
+def _root_costs(
+    model: Model, solution: Solution, lean: Encoded, full: Encoded, shared: AbstractSet[int]
+) -> dict[str, Cost]:
+    """By the first result of each node of the main graph. Exposed traffic is spread over those who cause it.
+
+    ``shared``: tables whose time is of what stages compute for themselves.
+    """
     graph, segment, values = model.graph, lean.problem.root, solution.root
     places = places_of(graph, lean.variables[graph.name])
     tables: dict[int, list[int]] = {}
@@ -174,7 +191,7 @@ def _root_costs(model: Model, solution: Solution, lean: Encoded, full: Encoded) 
     found = {}
     for place, numbers in sorted(tables.items()):
         held = _sum(segment, "bytes", numbers, values)
-        own = _sum(segment, "sync_ns", numbers, values)
+        own = _sum(segment, "sync_ns", [number for number in numbers if number not in shared], values)
         found[graph.nodes[max(place, 0)].results[0].name] = Cost(
             time_ns=own + round(exposed * _moved_ns(segment, numbers, values)), held_bytes=held,
             saved_bytes=_sum(full.problem.root, "bytes", numbers, values) - held,

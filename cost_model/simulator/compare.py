@@ -54,14 +54,14 @@ def compare(timeline: Timeline, plan: Plan) -> Comparison:
 
 
 def _rows(timeline: Timeline, plan: Plan) -> Iterator[Row]:
-    counted = settled(timeline.counted, plan.step_time_s.compute, timeline.overlap, timeline.microbatches)
+    counted = settled(timeline.counted)
     count = len(counted)
 
     def mean_s(name: str) -> float:
         return float(sum(getattr(each, name) for each in counted)) / count
 
     computing = timeline.mean_s("busy_s", "forward", "backward", "recompute")
-    yield Row(part="computing", objective_s=plan.step_time_s.compute, simulated_s=computing)
+    yield Row(part="computing", objective_s=mean_s("compute_s"), simulated_s=computing)
     for part, name, causes in (
         ("collectives in passes", "collectives_s", ("collectives",)),
         ("parameters gathered, gradients reduced", "parameters_s", ("gathers", "reductions")),

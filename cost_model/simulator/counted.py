@@ -40,8 +40,8 @@ from autopar.ir.types import DTYPE_BYTES
 class Counted:
     """Seconds of a step on one place. ``parameters``: gathers and reductions that are not hidden, without the root's.
 
-    ``root_hide_s`` and ``root_cover_s`` are the parts of N of what the place has of the root, ``root_earlier_s`` and
-    ``root_ahead_s`` are its E and A.
+    ``root_late_s``, ``root_earlier_s`` and ``root_ahead_s`` are the place's parts of the root's N, E and A,
+    ``root_moved_s`` is what of them is traffic.
     """
 
     compute_s: float = 0.0
@@ -51,10 +51,10 @@ class Counted:
     optimizer_s: float = 0.0
     added_s: float = 0.0
     transfers_s: float = 0.0
-    root_hide_s: float = 0.0
-    root_cover_s: float = 0.0
+    root_late_s: float = 0.0
     root_earlier_s: float = 0.0
     root_ahead_s: float = 0.0
+    root_moved_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -72,24 +72,16 @@ def _exposed_s(late_s: float, earlier_s: float, ahead_s: float) -> float:
     return max(0.0, late_s, late_s + earlier_s, late_s + earlier_s + ahead_s)
 
 
-def settled(
-    places: Sequence[Counted], compute_s: float, overlap: float, microbatches: int
-) -> tuple[Counted, ...]:
-    """The places with what the root does not hide, spread over those who cause it.
-
-    ``compute_s``: mean over the places that the objective says. It counts a loss in parts which lowering joins again:
-    what it has more than the lowered program is the last place's.
-    """
-    joined_s = compute_s * len(places) - sum(each.compute_s for each in places)
-    hide_s, cover_s, earlier_s, ahead_s = (
-        sum(getattr(each, f"root_{name}_s") for each in places) for name in ("hide", "cover", "earlier", "ahead")
+def settled(places: Sequence[Counted]) -> tuple[Counted, ...]:
+    """The places with what the root does not hide, spread over those who cause it."""
+    late_s, earlier_s, ahead_s, moved_s = (
+        sum(getattr(each, f"root_{name}_s") for each in places) for name in ("late", "earlier", "ahead", "moved")
     )
-    exposed_s = _exposed_s(hide_s - cover_s - overlap * joined_s / microbatches, earlier_s, ahead_s)
-    shared = [
-        replace(each, parameters_s=each.parameters_s + (exposed_s * each.root_hide_s / hide_s if hide_s else 0.0))
+    exposed_s = _exposed_s(late_s, earlier_s, ahead_s)
+    return tuple(
+        replace(each, parameters_s=each.parameters_s + (exposed_s * each.root_moved_s / moved_s if moved_s else 0.0))
         for each in places
-    ]
-    return (*shared[:-1], replace(shared[-1], compute_s=shared[-1].compute_s + joined_s))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +109,10 @@ def counted(
         each = instance.totals
         cheap, dear = 1 + (instance.recompute is not None), 1 + (instance.recompute == "full")
         compute_s = program.microbatches * (cheap * each.forward_ns + dear * each.dear_ns + each.backward_ns) / 1e9
-        sent_ns = dear * each.sent_ns + each.sent_back_ns
-        if instance.root and stage.before is not None:  # counts as if each microbatch ran it
-            sent_ns += stage.before.totals.sent_ns
-        sent_s = program.microbatches * sent_ns / 1e9
+        sent_s = program.microbatches * (dear * each.sent_ns + each.sent_back_ns) / 1e9
+        if instance.root and stage.before is not None:  # while no parameters travel
+            compute_s += (stage.before.totals.forward_ns + stage.before.totals.dear_ns) / 1e9
+            sent_s += stage.before.alone_ns / 1e9
         among = len(instance.parameters) if outside is None or not instance.root else outside
         hide_ns = earlier_ns = ahead_ns = behind_ns = sums_ns = update_ns = added_ns = 0
         for parameter in instance.parameters:
@@ -144,8 +136,9 @@ def counted(
             compute_s=compute_s, collectives_s=sent_s, sums_s=sums_ns / 1e9, optimizer_s=update_ns / 1e9,
             added_s=added_ns / 1e9,
             parameters_s=behind_ns / 1e9 + (0.0 if instance.root else _exposed_s(hide_s - cover_s, earlier_s, ahead_s)),
-            root_hide_s=hide_s if instance.root else 0.0, root_cover_s=cover_s if instance.root else 0.0,
-            root_earlier_s=earlier_s if instance.root else 0.0, root_ahead_s=ahead_s if instance.root else 0.0,
+            root_late_s=hide_s - cover_s if instance.root else 0.0, root_earlier_s=earlier_s if instance.root else 0.0,
+            root_ahead_s=ahead_s if instance.root else 0.0,
+            root_moved_s=(hide_ns + earlier_ns + ahead_ns) / 1e9 if instance.root else 0.0,
         )  # fmt: skip
     return total
 
@@ -156,8 +149,6 @@ def _covers_s(instance: _Instance, stage: Stage) -> tuple[float, float]:
     cheap, dear = int(instance.recompute is not None), int(instance.recompute == "full")
     aside = not any(parameter.inside for parameter in instance.parameters)
     sent = each.sent_aside_ns * aside
-    if instance.root and stage.before is not None:
-        sent += stage.before.totals.sent_aside_ns * aside
     back = share * (cheap * each.forward_ns + dear * each.dear_ns + each.backward_ns)
     back += aside * (dear * each.sent_aside_ns + each.sent_back_aside_ns)
     return back / 1e9, (share * (each.forward_ns + each.dear_ns) + sent) / 1e9

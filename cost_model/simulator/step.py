@@ -53,8 +53,7 @@ def simulate(
     record = Recorder(shown, len(scripts))
     arrived: dict[Key, float] = {}
     devices = [Device(place, script, prices.overlap, arrived, record) for place, script in enumerate(scripts)]
-    ended, many = run(devices, arrived), stages[0].program.microbatches
-    return _timeline(devices, ended, record, shown, tuple(found), prices.overlap, many)
+    return _timeline(devices, run(devices, arrived), record, shown, tuple(found))
 
 
 def _alone(stage: Stage) -> Iterator[Instruction]:
@@ -96,9 +95,8 @@ def _events(script: Script) -> int:
 
 
 def _timeline(
-    devices: list[Device], end: float, record: Recorder, detail: str, found: tuple[Counted, ...], overlap: float,
-    microbatches: int,
-) -> Timeline:  # fmt: skip
+    devices: list[Device], end: float, record: Recorder, detail: str, found: tuple[Counted, ...]
+) -> Timeline:
     tracks = sorted({event.track for event in record.events})
     return Timeline(
         step_s=end / 1e9,
@@ -111,8 +109,7 @@ def _timeline(
         ),
         tracks=tuple(tracks),
         events=tuple(sorted(record.events, key=lambda event: (event.track, event.start_ns, -event.end_ns))),
-        flows=tuple(sorted(record.flows)), detail=detail, counted=found, overlap=overlap,
-        microbatches=microbatches,
+        flows=tuple(sorted(record.flows)), detail=detail, counted=found,
     )  # fmt: skip
 
 

@@ -76,8 +76,7 @@ class Account:
 class Timeline:
     """A step of every place. ``detail``: which of ``DETAILS`` the events tell; times do not depend on it.
 
-    ``counted``: what a plan's objective counts of the same program, for each place; ``overlap``: the share of computing
-    behind which communication can hide.
+    ``counted``: what a plan's objective counts of the same program, for each place.
     """
 
     step_s: float
@@ -87,8 +86,6 @@ class Timeline:
     flows: tuple[Flow, ...]
     detail: str
     counted: tuple[Counted, ...]
-    overlap: float
-    microbatches: int
 
     def mean_s(self, kind: str, *names: str) -> float:
         """Mean over the places of what ``busy_s``, ``waits_s`` or ``moved_s`` (``kind``) hold under ``names``."""

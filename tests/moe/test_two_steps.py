@@ -106,7 +106,7 @@ def test_the_simulator_counts_what_the_objective_counts() -> None:
     """Both steps, each with its own group."""
     plan, program = planned(*TWO_STEPS)
     found = compare(simulate(program, Cluster.parse(TWO_STEPS[0]), PROFILE, optimizer=plan.optimizer), plan)
-    assert abs(found.unexplained_s) <= 0.01 * abs(found.difference_s) + 1e-5 * found.objective_s
+    assert abs(found.unexplained_s) <= 1e-9 * found.objective_s
 
 
 def test_a_simulated_mesh_takes_such_a_program() -> None:

@@ -27,11 +27,11 @@ graph @moved {
   return %l
 }
 """
-# The parameters' share of the loss counts once, not once a rank.
+# A summand that follows from no input counts once, not once a rank.
 PENALTY = """
 graph @penalty {
   %x: f64[8,12] = input() {name="x"}
-  %c: f64[12] = param() {fqn="bias"}
+  %c: f64[12] = buffer() {fqn="bias"}
   %l: f64[] = aten.sum.default(%x) {}
   %p: f64[] = aten.sum.default(%c) {}
   %t: f64[] = aten.add.Tensor(%l, %p) {}
@@ -77,7 +77,7 @@ def test_what_parameters_alone_give_returns_a_part_of_the_gradient() -> None:
     [
         (
             PENALTY, {"l": {"dp": "d0", "mb": "d0"}, "t": {"dp": "P0", "mb": "P0"}}, INPUT,
-            "p.2.whole: input is computed once a step and cut into parts for ranks and microbatches afterwards",
+            "p.1.whole: input is computed once a step and cut into parts for ranks and microbatches afterwards",
         ),
         (
             MLP, SPLIT, {**INPUT, "a": "dp:S(0)"},

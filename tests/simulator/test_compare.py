@@ -49,7 +49,7 @@ def small(name: str) -> tuple[Plan, Timeline, Comparison]:
 
 def assert_explained(found: Comparison) -> None:
     """Causes add up to the difference within 1 %, and the simulated parts to the simulated step."""
-    assert abs(found.unexplained_s) <= 0.01 * abs(found.difference_s) + ROUNDING * found.objective_s, found
+    assert abs(found.unexplained_s) <= 1e-9 * found.objective_s, found
     assert sum(row.simulated_s for row in found.rows) == pytest.approx(found.simulated_s, rel=1e-6)
     explained_s = sum(row.difference_s for row in found.rows)
     assert explained_s == pytest.approx(found.difference_s - found.unexplained_s, abs=1e-6 * found.simulated_s)

@@ -27,7 +27,7 @@ print([repr(solve(problem, memory_bytes=m)) for m in (1 << 50, 3_000_000_000)])
 
 def one_table(sync: list[int], **more: list[int]) -> Segment:
     arrays = {name: np.array(values, dtype=np.int64) for name, values in more.items()}
-    table = Table(variables=(0,), sync_ns=np.array(sync, dtype=np.int64), **arrays)
+    table = Table(variables=(0,), sync_ns=np.array(sync, dtype=np.int64), **arrays)  # type: ignore[arg-type]
     return Segment(name="one", domains=(len(sync),), tables=(table,))
 
 
