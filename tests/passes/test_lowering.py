@@ -245,6 +245,47 @@ def test_one_value_may_enter_from_the_prologue_in_two_layouts() -> None:
     assert program.prologue is not None and len(program.prologue.outputs) == 2
 
 
+def test_what_microbatches_and_the_whole_batch_need_runs_for_both() -> None:
+    text = """
+    graph @both {
+      %x: f64[4,6] = input() {name="x"}
+      %w: f64[6] = param() {fqn="w"}
+      %t: f64[4,6] = aten.tanh.default(%x) {}
+      %c: f64[6] = aten.sum.dim_IntList(%t) {dim=(0,)}
+      %a: f64[6] = aten.mul.Tensor(%w, %c) {}
+      %p: f64[4,6] = aten.mul.Tensor(%t, %a) {}
+      %l: f64[] = aten.sum.default(%p) {}
+      return %l
+    }
+    """
+    part = {"x": "*b0", "mb": "*b0"}
+    choices = {"t": part, "c": {"x": "d0", "mb": "d0"}, "a": {}, "p": part, "l": {"x": "d0", "mb": "d0"}}
+    program = lower_text(text, Mesh((("x", 2),)), choices, {"x": "x:S(0), mb:S(0)"}, microbatches=2)
+    assert program.prologue is not None
+    early, late = ([node.target for node in graph.nodes] for graph in (program.prologue, program.graph))
+    assert early == ["input", "aten.tanh.default", "aten.sum.dim_IntList", "comm.all_reduce"]
+    assert "aten.tanh.default" in late and "aten.sum.dim_IntList" not in late
+
+
+def test_other_outputs_do_not_change_how_the_loss_is_come_by() -> None:
+    """They may want a value whole of which the loss needs a part."""
+    text = """
+    graph @two {
+      %x: f64[4,6] = input() {name="x"}
+      %w: f64[8,6] = param() {fqn="w"}
+      %y: f64[4,8] = aten.linear.default(%x, %w) {}
+      %s: f64[4,8] = aten.tanh.default(%y) {}
+      %l: f64[] = aten.sum.default(%s) {}
+      return %l, %y
+    }
+    """
+    choices = {"y": {"tp": "k"}, "s": {"tp": "*b1"}, "l": {"tp": "d1"}}
+    program = lower_text(text, TP, choices, {"x": "tp:S(1)", "w": "tp:S(1)"})
+    alone = lower_text(text.replace("return %l, %y", "return %l"), TP, choices, {"x": "tp:S(1)", "w": "tp:S(1)"})
+    assert collectives(alone, "tp") == ["reduce_scatter", "all_reduce"]
+    assert [kind for kind in collectives(program, "tp") if kind == "reduce_scatter"] == ["reduce_scatter"]
+
+
 def test_fused_qkv_is_stored_contiguous_and_exchanged_at_use() -> None:
     """A weight of three projections side by side: stored in one piece, all_to_all to each projection's part."""
     choices = {"y": {"tp": "n/3"}, "q": {"tp": "n"}, "a": {"tp": "*b2"}, "s": {"tp": "*b2"}, "l": {"tp": "d2"}}
