@@ -17,7 +17,7 @@ from autopar.ir.layout import Layout
 from autopar.passes.conversions import Conversions, hub_sets, trees_ns
 from autopar.passes.facts import Fact
 from autopar.passes.pricing import local_bytes
-from autopar.passes.problem import FORBIDDEN, IntArray
+from autopar.passes.problem import IntArray
 
 Groups: TypeAlias = tuple[tuple[Layout, ...], ...]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -44,13 +44,6 @@ class Edge:
     saved: IntArray
     keeps: IntArray | None
     aside_ns: tuple[IntArray, IntArray] | None = None
-
-    def alone(self) -> Edge:
-        """Of a value without a gradient, while no parameters travel."""
-        if self.aside_ns is None:
-            return self
-        forward_ns = np.where(self.forward_ns >= FORBIDDEN, FORBIDDEN, self.aside_ns[0])
-        return replace(self, forward_ns=forward_ns, aside_ns=None)
 
 
 @dataclass(eq=False)

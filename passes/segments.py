@@ -122,13 +122,13 @@ class SegmentBuilder:
 
         ``free[i]``: the value in the producer's layout i is held anyway, it need not be saved again.
         ``expensive``: selective recomputation does not run the producer again. ``once``: a step, before the first
-        microbatch, when no parameters travel.
+        microbatch, when nothing else can go on: more microbatches never cost less.
         """
         edge = self.edges.value(
             fact, have, consumers, free=free, expensive=expensive, crosses_time=crosses_time,
             selective=self.ways.some_selective,
         )  # fmt: skip
-        self._attach(producer, self.targets(value, consumers), edge.alone() if once else edge, once=once)
+        self._attach(producer, self.targets(value, consumers), edge, once=once)
 
     def parameter(
         self, name: str, fact: Fact, producer: int, starts: Sequence[Sequence[Layout]], consumers: Sequence[Consumer],
@@ -177,7 +177,7 @@ class SegmentBuilder:
             variables=(producer, variable), node=False, dear=True, forward_ns=edge.forward_ns[at],
             backward_ns=edge.backward_ns[at], saved=edge.saved[at],
             keeps=None if edge.keeps is None else edge.keeps[at],
-            aside_ns=None if edge.aside_ns is None else (edge.aside_ns[0][at], edge.aside_ns[1][at]),
+            aside_ns=None if once or edge.aside_ns is None else (edge.aside_ns[0][at], edge.aside_ns[1][at]),
             kept=kept if kept is None or index is None else kept.picked(index), once=once,
         ))  # fmt: skip
 

@@ -110,9 +110,9 @@ def counted(
         cheap, dear = 1 + (instance.recompute is not None), 1 + (instance.recompute == "full")
         compute_s = program.microbatches * (cheap * each.forward_ns + dear * each.dear_ns + each.backward_ns) / 1e9
         sent_s = program.microbatches * (dear * each.sent_ns + each.sent_back_ns) / 1e9
-        if instance.root and stage.before is not None:  # while no parameters travel
+        if instance.root and stage.before is not None:  # once, and nothing else goes on
             compute_s += (stage.before.totals.forward_ns + stage.before.totals.dear_ns) / 1e9
-            sent_s += stage.before.alone_ns / 1e9
+            sent_s += stage.before.totals.sent_ns / 1e9
         among = len(instance.parameters) if outside is None or not instance.root else outside
         hide_ns = earlier_ns = ahead_ns = behind_ns = sums_ns = update_ns = added_ns = 0
         for parameter in instance.parameters:

@@ -58,11 +58,6 @@ class Script:
     again: tuple[Item, ...]
     totals: Totals
 
-    @property
-    def alone_ns(self) -> int:
-        """Time of all that forward sends if no parameters travel meanwhile."""
-        return self.totals.sent_aside_ns or self.totals.sent_ns
-
 
 @dataclass(eq=False)
 class _Entry:
