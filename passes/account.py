@@ -62,7 +62,7 @@ def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: i
             if time is not None and graph is model.graph and name not in time.late:
                 continue
             key, chosen = node_key(graph, node), variant.nodes[name]
-            types = _types(model, graph, node)
+            types = model.types(graph, node)
             forward, backward = pricing.op_costs(node, model.rules[key], chosen, model.shapes[key], types)
             times = count * microbatches
             yield Work(
@@ -76,27 +76,20 @@ def _timing(model: Model, assignment: Assignment) -> Timing:
     main, needs = assignment.main, {}
     for node in model.graph.nodes:
         if node.target == "call":
-            first, name = assignment.calls[node.results[0].name][0][1], node.results[0].name
+            name = node.results[0].name
+            _, first = assignment.calls[name][0]
             needs[name] = [first.inputs[entry.result.name] for entry in model.graph.block(first.graph).sources("input")]
-    found = Placed(
-        graph=model.graph, chosen=main.nodes, given={**main.inputs, **main.storage}, pure=model.pure
-    )
+    found = Placed(graph=model.graph, chosen=main.nodes, given={**main.inputs, **main.storage}, pure=model.pure)
     return found.timing(needs, {model.loss: Layout.replicated(assignment.mesh)})
 
 
 def _once(model: Model, node: Node, chosen: Strategy, pricing: Pricing) -> Work:
     """An operation of the whole batch."""
     key, pricing = node_key(model.graph, node), replace(pricing, mesh=chosen.results[0].mesh)
-    types = _types(model, model.graph, node)
+    types = model.types(model.graph, node)
     forward, _ = pricing.op_costs(node, model.rules[key], chosen, model.shapes[key], types)
     flops = _flops(node, model, key, chosen, types, pricing)
     return Work(node=node, forward=forward, backward=None, forward_count=1, backward_count=1, flops=flops)
-
-
-def _types(model: Model, graph: Graph, node: Node) -> tuple[TensorType | None, ...]:
-    """Of operands and results."""
-    operands = (None if name is None else model.facts[graph.name, name].type for name in flat_operands(node))
-    return (*operands, *(value.type for value in node.results))
 
 
 def _flops(

@@ -21,6 +21,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
+from autopar.ir.types import TensorType
 from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.early_costs import EarlyCosts
 from autopar.passes.edges import Consumer
@@ -58,6 +59,11 @@ class Model:
         """Values of the main graph that depend on no parameter, but for the loss."""
         own = {name for (graph, name), fact in self.facts.items() if graph == self.graph.name and fact.pure}
         return frozenset(own - {self.loss})
+
+    def types(self, graph: Graph, node: Node) -> tuple[TensorType | None, ...]:
+        """Of a node's flattened operands (None: absent) and its results."""
+        operands = (None if name is None else self.facts[graph.name, name].type for name in flat_operands(node))
+        return (*operands, *(value.type for value in node.results))
 
     def stored(self, graph: Graph, node: Node) -> StoredParameter:
         """The parameter behind a source node; inside a block that of the first call."""

@@ -18,7 +18,7 @@ import numpy as np
 from autopar.ir.convert import Change, changes
 from autopar.ir.errors import IRError
 from autopar.ir.layout import Layout
-from autopar.ir.program import MICROBATCH_AXIS
+from autopar.passes.early import leaves_time
 from autopar.passes.facts import Fact
 from autopar.passes.pricing import Pricing
 from autopar.passes.problem import FORBIDDEN, IntArray
@@ -56,11 +56,7 @@ class Conversions:
 
     def _within(self, fact: Fact, have: Layout, need: Layout) -> tuple[Change, ...] | None:
         """Those within a microbatch."""
-        return None if self._leaves_time(have, need) else self.changes(fact, have, need)
-
-    @staticmethod
-    def _leaves_time(have: Layout, need: Layout) -> bool:
-        return MICROBATCH_AXIS in have.mesh.names and have[MICROBATCH_AXIS] != need[MICROBATCH_AXIS]
+        return None if leaves_time(have, need) else self.changes(fact, have, need)
 
     @property
     def numbers(self) -> int:
@@ -93,7 +89,7 @@ class Conversions:
 
     def _price(self, fact: Fact, have: Layout, need: Layout, *, crosses_time: bool) -> tuple[int, ...]:
         never = (FORBIDDEN, *(0 for _ in range(1, self.numbers)))
-        if not crosses_time and self._leaves_time(have, need):
+        if not crosses_time and leaves_time(have, need):
             return never
         if (found := self.changes(fact, have, need)) is None:
             return never

@@ -14,7 +14,7 @@ from autopar.ir.program import MICROBATCH_AXIS
 from autopar.passes.early import Use, timing, without_time
 from autopar.passes.edges import Consumer
 from autopar.passes.ground import Ground
-from autopar.passes.positions import flat_operands, node_key
+from autopar.passes.positions import node_key
 from autopar.passes.problem import IntArray
 from autopar.passes.segments import SegmentBuilder
 from autopar.passes.strategies import Strategy
@@ -74,8 +74,7 @@ class EarlyCosts:
     def _whole_ns(self, node: Node, legal: Sequence[Strategy]) -> IntArray:
         """Of the whole batch, [strategy]."""
         graph, key = self.model.graph, node_key(self.model.graph, node)
-        operands = (None if n is None else self.model.facts[graph.name, n].type for n in flat_operands(node))
-        types = (*operands, *(value.type for value in node.results))
+        types = self.model.types(graph, node)
         pricing = replace(self.ground.pricing, mesh=without_time(legal[0].results[0]).mesh)
         costs = [
             pricing.op_costs(node, self.model.rules[key], early(each), self.model.shapes[key], types)[0]

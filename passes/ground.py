@@ -15,7 +15,7 @@ from autopar.passes.conversions import Conversions
 from autopar.passes.edges import Edges
 from autopar.passes.kinds import Kinds
 from autopar.passes.partials import partial_axes
-from autopar.passes.positions import Positions, flat_operands, node_key
+from autopar.passes.positions import Positions, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import IntArray
 from autopar.passes.storage import Kept
@@ -99,8 +99,7 @@ class Ground:
 
     def _priced(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> IntArray:
         key = node_key(graph, node)
-        operands = (None if n is None else self._model.facts[graph.name, n].type for n in flat_operands(node))
-        types = (*operands, *(value.type for value in node.results))
+        types = self._model.types(graph, node)
         rule, shapes, entry = self._model.rules[key], self._model.shapes[key], row(node)
         out = np.zeros((8, len(legal)), dtype=np.int64)
         for i, chosen in enumerate(legal):
