@@ -10,22 +10,19 @@ import math
 from dataclasses import dataclass, field, replace
 
 from autopar.ir.errors import InfeasibleError, UnsupportedError
-from autopar.ir.layout import Layout
 from autopar.passes.build import Encoded
 from autopar.passes.cutting import Cutting
+from autopar.passes.ends import arriving_bytes, ends
 from autopar.passes.extents import layers
 from autopar.passes.live import holding
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pipelining import Arrangement, Shape, transfer_ns
-from autopar.passes.pricing import Pricing, local_bytes
-from autopar.passes.problem import Segment, Table
+from autopar.passes.pricing import Pricing
 from autopar.passes.shortfall import Closest
 from autopar.passes.solve import Model, Places, Solution, apart, between, staged_bound_ns, undivided_bound_ns
-from autopar.passes.stages import belongs, dependence
 from autopar.passes.standing import LEANER, Best, Standing
 from autopar.passes.tied import least_ns
 from autopar.passes.uniform import uniform
-from autopar.passes.units import places_of
 
 # Places that are told apart in a bound: those between hold as little as the last of them.
 GROUPS = 3
@@ -66,23 +63,26 @@ class Pipelines:
     def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None) -> int:
         """Time of all work on one place's devices, each place within its own memory; not more than ``enough_ns``
         asks for."""
-        places, standing = shape.places, self.standing
-        arriving = self._arriving_bytes(encoded, shape)
+        places, standing, model = shape.places, self.standing, self.standing.bounds.model
+        anywhere = layers(model) < shape.stages  # stages may begin elsewhere than at calls
+        parts = standing.bounds.cluster.world_size // places * shape.microbatches
+        arriving = 0 if anywhere else arriving_bytes(model, encoded, parts)
         sent = 2 * shape.microbatches * transfer_ns(arriving, pricing)
         loose = replace(encoded, problem=apart(encoded.problem))  # costs no more, and is much smaller
         lean = holding(loose, 0).problem
         none, one = Model(lean), Model(loose.problem)
-        before, behind = self._outside(encoded, lean.root, shape)
+        own = None if anywhere else ends(model, holding(encoded, 0))
 
         def groups(parts: int) -> list[Places]:
             found = []
-            for own in _parts(places, parts):
-                entering, leaving = (0 if own[0] == 0 else arriving), (0 if own[-1] == places - 1 else arriving)
+            for run in _parts(places, parts):
+                entering, leaving = (0 if run[0] == 0 else arriving), (0 if run[-1] == places - 1 else arriving)
                 found.append(Places(
-                    model=between(none, one, max(1, int(shape.live(own[-1])))), count=len(own),
+                    model=between(none, one, max(1, int(shape.live(run[-1])))), count=len(run),
                     sent_ns=sent * (bool(entering) + bool(leaving)),
-                    memory_bytes=standing.limits.memory_bytes - shape.received_bytes(own[-1], entering, leaving),
-                    own=before if own[0] == 0 else behind if own[-1] == places - 1 else (),
+                    memory_bytes=standing.limits.memory_bytes - shape.received_bytes(run[-1], entering, leaving),
+                    own=() if own is None else own.of(run[0], places),
+                    anew=own is not None and 0 < run[0] < places - 1 and len(set(own.again)) <= 2,
                 ))  # fmt: skip
             return found
 
@@ -98,44 +98,6 @@ class Pipelines:
         if layers(model) < shape.stages:
             return 0
         return least_ns(model, pricing, self.standing.bounds.cluster.world_size // shape.places)
-
-    def _arriving_bytes(self, encoded: Encoded, shape: Shape) -> int:
-        """Least bytes that go from one stage to the next with a microbatch: what goes into a call, but the first.
-
-        0 where stages may begin elsewhere.
-        """
-        model = self.standing.bounds.model
-        if layers(model) < shape.stages:
-            return 0
-        graph, depends = model.graph, dependence(model.graph.nodes)
-        least: dict[str, int] = {}
-        for variable in encoded.variables[graph.name]:
-            if variable.kind == "carried":
-                kind = model.facts[graph.name, variable.name].type
-                layouts = (value for value in variable.values if isinstance(value, Layout))
-                least[variable.name] = min(local_bytes(layout, kind) for layout in layouts)
-        known = {value.name for node in graph.nodes if belongs(node, depends) for value in node.results}
-        entering = [
-            sum(least[name] for name in call.operands[: int(str(call.attr("carried")))] if name in known and name)
-            for call in encoded.calls[1:]
-        ]  # fmt: skip
-        return min([*entering, *(sum(least[value.name] for value in call.results) for call in encoded.calls)])
-
-    def _outside(self, encoded: Encoded, root: Segment, shape: Shape) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
-        """Tables of what runs before the first call, and of what runs behind the last one.
-
-        None where stages may begin elsewhere.
-        """
-        graph = self.standing.bounds.model.graph
-        if layers(self.standing.bounds.model) < shape.stages:
-            return (), ()
-        calls = [at for at, node in enumerate(graph.nodes) if node.target == "call"]
-        decided = places_of(graph, encoded.variables[graph.name])
-        last = [max(decided[variable] for variable in table.variables) for table in root.tables]
-        return (
-            tuple(table for table, at in zip(root.tables, last, strict=True) if 0 <= at < calls[0]),
-            tuple(table for table, at in zip(root.tables, last, strict=True) if at > calls[-1]),
-        )
 
     def settle(self, candidate: Candidate, shape: Shape) -> bool:
         """As ``_settle``. What nobody asked for and cannot be cut is left out. Raises UnsupportedError otherwise."""

@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from autopar.ir.graph import Graph, Node
-from autopar.ir.program import Program
 from autopar.passes.build import Encoded, Model
 from autopar.passes.early import origin
 from autopar.passes.stages import belongs, dependence
@@ -28,12 +27,10 @@ def repeated_ns(model: Model, encoded: Encoded, root: tuple[int, ...]) -> tuple[
     """Nanoseconds of a step that each such value takes with what leads from it, and the tables that say so."""
     found: dict[Repeated, int] = {}
     variables, tables = encoded.variables[model.graph.name], set()
-    depends = dependence(model.graph.nodes)
-    anywhere = {node.results[0].name for node in model.graph.nodes if not belongs(node, depends)}
-    anywhere -= {node.result.name for node in model.graph.sources("param")}  # which stand where they are used first
+    loose = anywhere(model.graph)
     for number, table in enumerate(encoded.problem.root.tables):
         name = variables[table.variables[0]].name
-        if name in anywhere and variables[table.variables[0]].kind in ("node", "source"):
+        if name in loose and variables[table.variables[0]].kind in ("node", "source"):
             ns = int(table.sync_ns[tuple(root[variable] for variable in table.variables)])
             key = Repeated(name, table.once)
             found[key] = found.get(key, 0) + ns
@@ -41,10 +38,17 @@ def repeated_ns(model: Model, encoded: Encoded, root: tuple[int, ...]) -> tuple[
     return found, tables
 
 
-def reached(program: Program, graph: Graph) -> dict[str, frozenset[Repeated]]:
-    """What each value of ``graph``, the program's main one or a part of it, needs of what is repeated; by name."""
+def anywhere(graph: Graph) -> AbstractSet[str]:
+    """First results of the nodes that belong to no stage, but for parameters: these stand where they are used first."""
+    depends = dependence(graph.nodes)
+    loose = {node.results[0].name for node in graph.nodes if not belongs(node, depends)}
+    return loose - {node.result.name for node in graph.sources("param")}
+
+
+def reached(graph: Graph, before: Graph | None = None) -> dict[str, frozenset[Repeated]]:
+    """What each value of a main graph, or of a part of it, needs of what is repeated; by name. ``before``: its
+    prologue."""
     known: dict[str, frozenset[Repeated]] = {}
-    before = program.prologue
     if before is not None:
         for node in before.nodes:
             _reach(node, known, Repeated(origin(node.results[0].name), True))

@@ -60,7 +60,7 @@ def units_of(
     graph = live_for(program.graph, program.loss)
     kept = {value.name for node in graph.nodes for value in node.results}
     repeated, shared = repeated_ns(model, lean, solution.root)
-    reach = reached(program, graph)
+    reach = reached(graph, program.prologue)
     root = _at_nodes_of(kept, model.graph, _root_costs(model, solution, lean, full, shared))
     calls = {
         node.results[0].name: [call_cost(lean, full, index, values) for _, values in runs]

@@ -31,10 +31,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import FORBIDDEN, FloatArray, Table
+from autopar.passes.problem import FORBIDDEN, FloatArray, Segment
 from autopar.passes.solve.chain import power
 from autopar.passes.solve.choice import ENDS
-from autopar.passes.solve.eliminate import Prices
+from autopar.passes.solve.eliminate import Eliminator, Prices
 from autopar.passes.solve.model import Model
 from autopar.passes.solve.plan import BYTES, SYNC
 
@@ -45,13 +45,15 @@ SAFE = 1 - 1e-9  # what rounding may have added
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Places:
-    """So many places alike. ``memory_bytes``, ``sent_ns``: of each. ``own``: tables of the root that stand there."""
+    """So many places alike. ``memory_bytes``, ``sent_ns``: of each. ``own``: by chain the part of the root that stands
+    where calls of it are, ``anew`` if it is there beside what the root has."""
 
     model: Model
     count: int
     memory_bytes: int
     sent_ns: int
-    own: tuple[Table, ...] = ()
+    own: tuple[Segment, ...] = ()
+    anew: bool = False
 
 
 def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | None = None) -> int:
@@ -87,6 +89,8 @@ class _Costs:
         self._chains = range(len(self.first.chains))
         self._blocks: dict[tuple[int, int, float], FloatArray] = {}
         self._roots: dict[tuple[int, float], FloatArray] = {}
+        self._parts: dict[Segment, Eliminator] = {}
+        self._own: dict[tuple[Segment, float], float] = {}
 
     @functools.cached_property
     def steep(self) -> float:
@@ -97,7 +101,9 @@ class _Costs:
     def divided(self, prices: Sequence[float]) -> float:
         """T by weights, with a price for each place."""
         calls = [[self._block(n, s, price).min(axis=3) for s, price in enumerate(prices)] for n in self._chains]
-        return _bound(self.places, calls, [self._root(s, price) for s, price in enumerate(prices)], prices)
+        roots = [self._root(s, price) for s, price in enumerate(prices)]
+        sent = [at.sent_ns + (min(self._owned(at, 0.0), default=0.0) if at.anew else 0.0) for at in self.places]
+        return _bound(self.places, calls, roots, prices, sent)
 
     def undivided(self, prices: Sequence[float]) -> float:
         """T by calls of one chain each, and of all together, at the same prices everywhere."""
@@ -111,12 +117,34 @@ class _Costs:
         passing = [self._passing(number) for number in self._chains]
         together = [np.concatenate(of_chains, axis=1) for of_chains in zip(*modes, strict=True)]
         counts = self.first.counts[1:]
+        bases = [np.array([self._beside(at, price) for price in prices]) for at in self.places]  # [price, chain]
         return max(
-            _undivided(self.places, found, held, prices, calls)
-            for calls, found, held in zip(
-                (*counts, sum(counts)), (*modes, together), (*passing, np.concatenate(passing)), strict=True
+            _undivided(
+                self.places, found, held, prices, calls, [base[:, number] for base in bases],
+                each=number == len(counts) and bool(self.places[0].own),
             )
-        )
+            for number, (calls, found, held) in enumerate(zip(
+                (*counts, sum(counts)), (*modes, together), (*passing, np.concatenate(passing)), strict=True
+            ))
+        )  # fmt: skip
+
+    def _beside(self, at: Places, price: float) -> list[float]:
+        """What all but calls costs at a place, by the chain that it has calls of, and the least of these."""
+        own = self._owned(at, price)
+        return [at.sent_ns + one - price * at.memory_bytes for one in (*own, min(own))]
+
+    def _owned(self, at: Places, price: float) -> list[float]:
+        """What stands at a place beside its calls, by the chain that it has calls of."""
+        return [self._part(segment, price) for segment in at.own] or [0.0] * len(self._chains)
+
+    def _part(self, segment: Segment, price: float) -> float:
+        """Least cost of a part of the root by itself; 0 where that is not known."""
+        if (segment, price) not in self._own:
+            if segment not in self._parts:
+                self._parts[segment] = Eliminator(segment, kept=())
+            found = float(self._parts[segment].run(Prices(time=1.0, hidden=0.0, held=price, transient=0.0)).table.min())
+            self._own[segment, price] = found if np.isfinite(found) else 0.0
+        return self._own[segment, price]
 
     def _passing(self, number: int) -> FloatArray:
         """[mode]: the least that a call holds in passing."""
@@ -138,30 +166,32 @@ class _Costs:
 
 
 def _undivided(
-    places: Sequence[Places], modes: Sequence[FloatArray], passing: FloatArray, prices: Sequence[float], calls: int
-) -> float:
-    """Least T at which the places take so many calls.
+    places: Sequence[Places], modes: Sequence[FloatArray], passing: FloatArray, prices: Sequence[float], calls: int,
+    bases: Sequence[FloatArray], *, each: bool,
+) -> float:  # fmt: skip
+    """Least T at which the places take so many calls, and ``each`` at least one.
 
-    ``modes``: by place what a call costs, [price, mode]; ``passing`` [mode]: bytes that it holds in passing.
+    By place: ``modes``, what a call costs, [price, mode]; ``bases``, what all else does, [price]. ``passing`` [mode]:
+    bytes that a call holds in passing.
     """
     ladders = []
-    for at, cost in zip(places, modes, strict=True):
+    for base, cost in zip(bases, modes, strict=True):
         allowed = cost.max(axis=0) < FORBIDDEN
         if not allowed.any() or cost[:, allowed].min() <= 0:
             return 0.0
-        base = np.array([at.sent_ns + _own_ns(at, price) - price * at.memory_bytes for price in prices])
         # where the most that is held in passing is so much, or less
         ladders.append(map(min, zip(*(
             _times_ns(base + np.array(prices) * most, _undominated(cost[:, allowed & (passing <= most)]))
             for most in sorted(set(passing[allowed].tolist()))
         ), strict=True)))  # fmt: skip
     waiting = [(next(ladder), s) for s, ladder in enumerate(ladders)]
+    most = float(max(waiting)[0]) if each else 0.0
     heapq.heapify(waiting)
     while True:
         time_ns, s = float(waiting[0][0]), waiting[0][1]
         calls -= places[s].count
         if calls <= 0:
-            return time_ns
+            return max(time_ns, most)
         heapq.heapreplace(waiting, (next(ladders[s]), s))
 
 
@@ -182,20 +212,11 @@ def _undominated(columns: FloatArray) -> FloatArray:
     return np.asarray(np.minimum.reduceat(left, np.arange(0, left.shape[1], step), axis=1))
 
 
-def _own_ns(at: Places, price: float) -> float:
-    """What stands at a place anyway, each table by itself."""
-    total = 0.0
-    for table in at.own:
-        cost = table.sync_ns if table.bytes is None else table.sync_ns + price * table.bytes
-        total += float(np.min(cost, where=table.sync_ns < FORBIDDEN, initial=FORBIDDEN))
-    return total if total < FORBIDDEN else 0.0
-
-
 def _bound(
     places: Sequence[Places], tables: Sequence[Sequence[FloatArray]], roots: Sequence[FloatArray],
-    prices: Sequence[float],
+    prices: Sequence[float], sent: Sequence[float],
 ) -> float:  # fmt: skip
-    """``tables`` by chain and place."""
+    """``tables`` by chain and place; ``sent``: ns of each place beside calls and the root."""
     first = places[0].model
     longest = max(range(len(tables)), key=lambda number: first.counts[1 + number])
     least = [float(table.min()) for table in tables[longest]]
@@ -208,8 +229,8 @@ def _bound(
         extras.append(chain.in_root(power(table, chain.chain.count).table))
     cost = np.min([weight * one for weight, one in zip(weights, roots, strict=True)], axis=0)
     total = float(first.root.run_costs(cost, extras).table.min())
-    for weight, at, price in zip(weights, places, prices, strict=True):
-        total += weight * at.count * (at.sent_ns - price * at.memory_bytes)
+    for weight, at, price, other in zip(weights, places, prices, sent, strict=True):
+        total += weight * at.count * (other - price * at.memory_bytes)
     bound = total / sum(weight * at.count for weight, at in zip(weights, places, strict=True))
     return bound if np.isfinite(bound) else 0.0
 
