@@ -6,6 +6,7 @@ one at the last place, and each place works out for itself what its calls need o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -47,8 +48,8 @@ def ends(model: Model, encoded: Encoded) -> Ends:
     own = [variables[table.variables[0]].name for table in root.tables]
 
     def needed(nodes: Iterable[Node]) -> set[str]:
-        own = (node for node in nodes if belongs(node, depends) and node.results[0].name in model.live)
-        return {one.value for node in own for one in needs_of(node, reach) if one.value in loose}
+        placed = (node for node in nodes if belongs(node, depends) and node.results[0].name in model.live)
+        return {one.value for node in placed for one in needs_of(node, reach) if one.value in loose}
 
     def part(places: range, needs: AbstractSet[str]) -> Segment:
         tables = []
@@ -68,23 +69,32 @@ def ends(model: Model, encoded: Encoded) -> Ends:
     )
 
 
-def arriving_bytes(model: Model, encoded: Encoded, parts: int) -> int:
-    """Least bytes that go from one stage to the next with a microbatch, wherever the next one begins.
+@dataclass(frozen=True, kw_only=True)
+class Handed:
+    """Bytes that go from one stage to the next with a microbatch: the least, wherever the next one begins, and by the
+    state in which a call hands over to the next where the model has one chain of them, else none."""
 
-    What a call takes over from the one before it arrives as the call has it; all else may be in as many ``parts``.
-    """
+    least: int
+    by_state: tuple[int, ...] = ()
+
+
+def handed(model: Model, encoded: Encoded, parts: int) -> Handed:
+    """What a call takes over from the one before it is handed over as the call has it; all else may be in as many
+    ``parts``."""
     graph = live_for(model.graph, model.loss)
     depends = dependence(graph.nodes)
     kinds = {name: fact.type for (part, name), fact in model.facts.items() if part == graph.name}
-    carried: dict[str, int] = {}
+    sizes: dict[str, list[int]] = {}
+    least: dict[str, int] = {}
     for variable in encoded.variables[graph.name]:
         if variable.kind == "carried":
-            name, layouts = variable.name, (value for value in variable.values if isinstance(value, Layout))
-            least = min(local_bytes(layout, kinds[name]) for layout in layouts)
-            carried[name] = min(least, carried.get(name, least))
+            name, layouts = variable.name, [value for value in variable.values if isinstance(value, Layout)]
+            sizes[name] = [local_bytes(layout, kinds[name]) for layout in layouts]
+            least[name] = min(*sizes[name], least.get(name, sizes[name][0]))
     made: dict[str, int] = {}  # least bytes of what belongs to a stage and is used later on
     last = {name: node.results[0].name for node in graph.nodes if belongs(node, depends) for name in node.uses()}
     found: list[int] = []
+    states: tuple[int, ...] = ()
     for node in graph.nodes:
         if not belongs(node, depends):
             continue
@@ -92,13 +102,15 @@ def arriving_bytes(model: Model, encoded: Encoded, parts: int) -> int:
         later = {name: size for name, size in made.items() if last[name] != here}
         if node.target == "call":
             taken = node.operands[: int(str(node.attr("carried")))]
-            found.append(sum(carried.get(name, size) if name in taken else size for name, size in made.items()))
+            found.append(sum(least[name] if name in taken else size for name, size in made.items()))
             if int(str(node.attr("count"))) > 1:
                 beside = sum(size for name, size in made.items() if name in later or name not in taken)
-                found.append(beside + sum(carried[value.name] for value in node.results[: len(taken)]))
+                given = [value.name for value in node.results[: len(taken)]]
+                states = tuple(beside + sum(each) for each in itertools.product(*(sizes[name] for name in given)))
+                found.append(beside + sum(least[name] for name in given))
         later.update((value.name, kinds[value.name].nbytes // parts) for value in node.results if value.name in last)
         made = later
-    return min(found[1:], default=0)
+    return Handed(least=min(found[1:], default=0), by_state=states if len(encoded.calls) == 1 else ())
 
 
 def _segment(root: Segment, tables: list[Table]) -> Segment:

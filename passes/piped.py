@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.passes.build import Encoded
 from autopar.passes.cutting import Cutting
-from autopar.passes.ends import arriving_bytes, ends
+from autopar.passes.ends import Handed, ends, handed
 from autopar.passes.extents import layers
 from autopar.passes.live import holding
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pipelining import Arrangement, Shape, transfer_ns
+from autopar.passes.placewise import remeasured
 from autopar.passes.pricing import Pricing
+from autopar.passes.sending import sending
 from autopar.passes.shortfall import Closest
 from autopar.passes.solve import Model, Places, Solution, apart, between, staged_bound_ns, undivided_bound_ns
 from autopar.passes.standing import LEANER, Best, Standing
@@ -66,8 +68,9 @@ class Pipelines:
         places, standing, model = shape.places, self.standing, self.standing.bounds.model
         anywhere = layers(model) < shape.stages  # stages may begin elsewhere than at calls
         parts = standing.bounds.cluster.world_size // places * shape.microbatches
-        arriving = 0 if anywhere else arriving_bytes(model, encoded, parts)
-        sent = 2 * shape.microbatches * transfer_ns(arriving, pricing)
+        sizes = Handed(least=0) if anywhere else handed(model, encoded, parts)
+        arriving = sizes.least
+        sent, *states = (2 * shape.microbatches * transfer_ns(size, pricing) for size in (arriving, *sizes.by_state))
         loose = replace(encoded, problem=apart(encoded.problem))  # costs no more, and is much smaller
         lean = holding(loose, 0).problem
         none, one = Model(lean), Model(loose.problem)
@@ -80,6 +83,7 @@ class Pipelines:
                 found.append(Places(
                     model=between(none, one, max(1, int(shape.live(run[-1])))), count=len(run),
                     sent_ns=sent * (bool(entering) + bool(leaving)),
+                    sides=(bool(entering), bool(leaving)), handed=[state - sent for state in states],
                     memory_bytes=standing.limits.memory_bytes - shape.received_bytes(run[-1], entering, leaving),
                     own=() if own is None else own.of(run[0], places),
                     anew=own is not None and 0 < run[0] < places - 1 and len(set(own.again)) <= 2,
@@ -141,12 +145,14 @@ class Pipelines:
         """
         standing, shape = self.standing, cutting.shape
         budget = standing.limits.memory_bytes * shape.places
+        priced = sending(cutting.model, encoded, cutting.pricing, shape) if cutting.by_calls else encoded
         for _ in range(LEANER):
-            solution = standing.solved(standing.solver(encoded, budget), int(not standing.limits.quick))
+            solution = standing.solved(standing.solver(priced, budget), int(not standing.limits.quick))
             if not solution.found or solution.bytes > budget:
                 self._near(cutting, solution, encoded)
                 return None
-            solution, units, cut = cutting.placed(uniform(encoded.problem, solution, budget), encoded)
+            solution = remeasured(encoded.problem, uniform(priced.problem, solution, budget))
+            solution, units, cut = cutting.placed(solution, encoded)
             if cut is not None and max(cut.bytes) <= standing.limits.memory_bytes:
                 return solution, cut
             if len(units) < shape.stages:

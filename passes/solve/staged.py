@@ -11,42 +11,37 @@ the root may stand anywhere, so there each entry of a table takes its own minimu
 costs the same everywhere, which makes the bound tight where blocks are all there is. Places that hold less have no
 higher price; all such prices of a short list are tried.
 
-Calls are not divided, and each is in one mode (m) of its block. Those in modes M run at place s, besides what stands
-there, only within
-
-    T_s(M)  =  max over λ of  sent_s + own_s(λ) - λ · (memory_s - t(M)) + Σ over m in M of c_s(m, λ)
-
-where t(M) is the least that the one of them holds in passing that holds most. So T is also at least the least at which
-places together take as many calls as there are: each the most that any M with T_s(M) <= T has. A price counts here at
-which no time is worth memory that there is not.
+Calls are not divided, and each has one mode and begins as the one before ended: ``ladders``, ``in_order``.
 """
 
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import FORBIDDEN, FloatArray, Segment
+from autopar.passes.problem import FloatArray, Segment
 from autopar.passes.solve.chain import power
 from autopar.passes.solve.choice import ENDS
 from autopar.passes.solve.eliminate import Eliminator, Prices
+from autopar.passes.solve.in_order import Rungs, Stop, in_order_ns
+from autopar.passes.solve.ladders import by_modes, by_states, least_ns
 from autopar.passes.solve.model import Model
 from autopar.passes.solve.plan import BYTES, SYNC
 
 SHARES = (1.0, 0.2, 0.0)  # of the price that is given, which are tried
-MOST_SUMS = 32  # of modes that places may have their calls in, told apart
 SAFE = 1 - 1e-9  # what rounding may have added
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Places:
     """So many places alike. ``memory_bytes``, ``sent_ns``: of each. ``own``: by chain the part of the root that stands
-    where calls of it are, ``anew`` if it is there beside what the root has."""
+    where calls of it are, ``anew`` if it is there beside what the root has. ``sides``: whether it receives, and sends;
+    ``handed``: what either side takes longer than the least by the state of a call that it is handed over in, if known.
+    """
 
     model: Model
     count: int
@@ -54,6 +49,8 @@ class Places:
     sent_ns: int
     own: tuple[Segment, ...] = ()
     anew: bool = False
+    sides: tuple[bool, bool] = (False, False)
+    handed: Sequence[float] = ()
 
 
 def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | None = None) -> int:
@@ -106,32 +103,51 @@ class _Costs:
         return _bound(self.places, calls, roots, prices, sent)
 
     def undivided(self, prices: Sequence[float]) -> float:
-        """T by calls of one chain each, and of all together, at the same prices everywhere."""
-        modes = [
-            [
-                np.array([self._block(number, s, price).min(axis=(0, 1, 2)) for price in prices])
-                for s in range(len(self.places))
-            ]
-            for number in self._chains
-        ]
-        passing = [self._passing(number) for number in self._chains]
-        together = [np.concatenate(of_chains, axis=1) for of_chains in zip(*modes, strict=True)]
-        counts = self.first.counts[1:]
-        bases = [np.array([self._beside(at, price) for price in prices]) for at in self.places]  # [price, chain]
-        return max(
-            _undivided(
-                self.places, found, held, prices, calls, [base[:, number] for base in bases],
-                each=number == len(counts) and bool(self.places[0].own),
-            )
-            for number, (calls, found, held) in enumerate(zip(
-                (*counts, sum(counts)), (*modes, together), (*passing, np.concatenate(passing)), strict=True
-            ))
-        )  # fmt: skip
+        """T by calls of one chain each, and of all, at the same prices everywhere."""
+        several, at_calls = len(self._chains) > 1, bool(self.places[0].own)
+        ladders = [([number], self._by_states(prices, number)) for number in self._chains]
+        ladders += [([number], self._by_modes(prices, [number])) for number in self._chains]
+        if several:
+            ladders.append(([*self._chains], self._by_modes(prices, self._chains)))
+        found = 0.0
+        for numbers, rungs in ladders:
+            each = len(numbers) == len(self._chains) and at_calls
+            calls = sum(self.first.counts[1 + number] for number in numbers)
+            found = max(found, least_ns([at.count for at in self.places], rungs, calls, each=each))
+        return max(found, self._in_order(prices, found)) if several and at_calls else found
 
-    def _beside(self, at: Places, price: float) -> list[float]:
-        """What all but calls costs at a place, by the chain that it has calls of, and the least of these."""
-        own = self._owned(at, price)
-        return [at.sent_ns + one - price * at.memory_bytes for one in (*own, min(own))]
+    def _in_order(self, prices: Sequence[float], low_ns: float) -> float:
+        """T by calls of all chains, as they follow each other."""
+        alone = zip(*(self._by_states(prices, number) for number in self._chains), strict=True)
+        stops = [
+            Stop(count=at.count, sent_ns=at.sent_ns, own_ns=self._owned(at, 0.0), alone=[*map(Rungs, ladders)])
+            for at, ladders in zip(self.places, alone, strict=True)
+        ]
+        free = Places(model=self.first, count=1, memory_bytes=0, sent_ns=0)
+        walks = [Rungs(self._walk((0.0,), number, 0, free)) for number in self._chains]
+        return in_order_ns(stops, walks, self.first.counts[1:], low_ns)
+
+    def _by_modes(self, prices: Sequence[float], numbers: Sequence[int]) -> list[Iterator[float]]:
+        """Least T of each place with one call of these chains, two and so on, each in one mode."""
+        passing = np.concatenate([self._passing(number) for number in numbers])
+        ladders = []
+        for s, at in enumerate(self.places):
+            blocks = [[self._block(number, s, price).min(axis=(0, 1, 2)) for number in numbers] for price in prices]
+            own = [min(self._owned(at, price)[number] for number in numbers) for price in prices]
+            base = at.sent_ns + np.array(own) - np.array(prices) * at.memory_bytes
+            ladders.append(by_modes(np.array([*map(np.concatenate, blocks)]), passing, np.array(prices), base))
+        return ladders
+
+    def _by_states(self, prices: Sequence[float], number: int) -> list[Iterator[float]]:
+        """Least T of each place with one call of a chain, two and so on, each from the state that the last one left."""
+        return [self._walk(prices, number, s, at) for s, at in enumerate(self.places)]
+
+    def _walk(self, prices: Sequence[float], number: int, s: int, at: Places) -> Iterator[float]:
+        steps = [self._block(number, s, price).min(axis=(0, 3)) for price in prices]
+        bases = [at.sent_ns + self._owned(at, price)[number] - price * at.memory_bytes for price in prices]
+        none = np.zeros(len(steps[0]))
+        begins, ends = (np.array(at.handed) if side and len(at.handed) else none for side in at.sides)
+        return by_states(steps, bases, begins, ends)
 
     def _owned(self, at: Places, price: float) -> list[float]:
         """What stands at a place beside its calls, by the chain that it has calls of."""
@@ -163,53 +179,6 @@ class _Costs:
         if key not in self._roots:
             self._roots[key] = _root(self.places[s], price)
         return self._roots[key]
-
-
-def _undivided(
-    places: Sequence[Places], modes: Sequence[FloatArray], passing: FloatArray, prices: Sequence[float], calls: int,
-    bases: Sequence[FloatArray], *, each: bool,
-) -> float:  # fmt: skip
-    """Least T at which the places take so many calls, and ``each`` at least one.
-
-    By place: ``modes``, what a call costs, [price, mode]; ``bases``, what all else does, [price]. ``passing`` [mode]:
-    bytes that a call holds in passing.
-    """
-    ladders = []
-    for base, cost in zip(bases, modes, strict=True):
-        allowed = cost.max(axis=0) < FORBIDDEN
-        if not allowed.any() or cost[:, allowed].min() <= 0:
-            return 0.0
-        # where the most that is held in passing is so much, or less
-        ladders.append(map(min, zip(*(
-            _times_ns(base + np.array(prices) * most, _undominated(cost[:, allowed & (passing <= most)]))
-            for most in sorted(set(passing[allowed].tolist()))
-        ), strict=True)))  # fmt: skip
-    waiting = [(next(ladder), s) for s, ladder in enumerate(ladders)]
-    most = float(max(waiting)[0]) if each else 0.0
-    heapq.heapify(waiting)
-    while True:
-        time_ns, s = float(waiting[0][0]), waiting[0][1]
-        calls -= places[s].count
-        if calls <= 0:
-            return max(time_ns, most)
-        heapq.heapreplace(waiting, (next(ladders[s]), s))
-
-
-def _times_ns(base: FloatArray, modes: FloatArray) -> Iterator[float]:
-    """Least T of a place with one call, with two and so on. ``base`` [price], ``modes`` [price, mode]."""
-    sums = base[:, None]
-    while True:
-        sums = _undominated((sums[:, :, None] + modes[:, None, :]).reshape(len(base), -1))
-        yield float(sums.max(axis=0).min())
-
-
-def _undominated(columns: FloatArray) -> FloatArray:
-    """The columns that no other is below in every row; where these are many, what neighbours have at least."""
-    columns = columns[:, np.lexsort(columns[::-1])]
-    lower = (columns[:, :, None] <= columns[:, None, :]).all(axis=0)
-    left = columns[:, ~np.triu(lower, 1).any(axis=0)]
-    step = -(-left.shape[1] // MOST_SUMS)
-    return np.asarray(np.minimum.reduceat(left, np.arange(0, left.shape[1], step), axis=1))
 
 
 def _bound(
