@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.passes.build import Encoded
@@ -19,9 +20,19 @@ from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pipelining import Arrangement, Shape, transfer_ns
 from autopar.passes.placewise import remeasured
 from autopar.passes.pricing import Pricing
+from autopar.passes.problem import Chain
 from autopar.passes.sending import sending
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import Model, Places, Solution, apart, between, staged_bound_ns, undivided_bound_ns
+from autopar.passes.solve import (
+    Model,
+    Places,
+    Solution,
+    apart,
+    between,
+    refined_bound_ns,
+    staged_bound_ns,
+    undivided_bound_ns,
+)
 from autopar.passes.standing import LEANER, Best, Standing
 from autopar.passes.tied import least_ns
 from autopar.passes.uniform import uniform
@@ -30,6 +41,8 @@ from autopar.passes.uniform import uniform
 GROUPS = 3
 # In how many more a bound is worked out again that is so near to being enough.
 FINER_GROUPS, NEARLY = 10, 0.9
+# So many of the first places are told apart where calls are looked at one by one.
+SINGLE = 8
 # So near to its bound a plan is not placed a second time.
 NEAR = 1.002
 
@@ -76,12 +89,14 @@ class Pipelines:
         none, one = Model(lean), Model(loose.problem)
         own = None if anywhere else ends(model, holding(encoded, 0))
 
-        def groups(parts: int) -> list[Places]:
+        def groups(runs: list[range]) -> list[Places]:
             found = []
-            for run in _parts(places, parts):
+            for run in runs:
+                live = max(1, int(shape.live(run[-1])))
                 entering, leaving = (0 if run[0] == 0 else arriving), (0 if run[-1] == places - 1 else arriving)
                 found.append(Places(
-                    model=between(none, one, max(1, int(shape.live(run[-1])))), count=len(run),
+                    model=between(none, one, live), count=len(run),
+                    chains=partial(_chains, loose, live),
                     sent_ns=sent * (bool(entering) + bool(leaving)),
                     sides=(bool(entering), bool(leaving)), handed=[state - sent for state in states],
                     memory_bytes=standing.limits.memory_bytes - shape.received_bytes(run[-1], entering, leaving),
@@ -91,9 +106,11 @@ class Pipelines:
             return found
 
         each_ns = None if enough_ns is None else -(-enough_ns // places)
-        bound = staged_bound_ns(groups(GROUPS), standing.bounds.price, each_ns)
+        bound = staged_bound_ns(groups(_parts(places, GROUPS)), standing.bounds.price, each_ns)
         if each_ns is not None and NEARLY * each_ns <= bound < each_ns:
-            bound = max(bound, undivided_bound_ns(groups(FINER_GROUPS)))
+            bound = max(bound, undivided_bound_ns(groups(_parts(places, FINER_GROUPS))))
+            if own is not None and bound < each_ns:
+                bound = refined_bound_ns(groups(_parts(places, GROUPS, SINGLE)), standing.bounds.price, bound, each_ns)
         return places * bound
 
     def _tied_ns(self, pricing: Pricing, shape: Shape) -> int:
@@ -177,9 +194,14 @@ class Pipelines:
         standing.near(closest, solution.least_bytes // places)
 
 
-def _parts(places: int, most: int) -> list[range]:
-    """The first place, the last one, and those between in at most ``most`` runs of neighbours."""
-    between = range(1, places - 1)
+def _chains(encoded: Encoded, live: int) -> tuple[Chain, ...]:
+    return holding(encoded, live).problem.chains
+
+
+def _parts(places: int, most: int, single: int = 1) -> list[range]:
+    """The first places one by one, the last one, and those between in at most ``most`` runs of neighbours."""
+    single = min(single, places - 1)
+    between = range(single, places - 1)
     step = max(1, -(-len(between) // most))
     runs = [between[first : first + step] for first in range(0, len(between), step)]
-    return [range(1), *runs, range(places - 1, places)]
+    return [*(range(place, place + 1) for place in range(single)), *runs, range(places - 1, places)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 from autopar.passes.problem import Problem, verify_problem
 from autopar.passes.solve.model import Model, between
 from autopar.passes.solve.progress import CLOSE
+from autopar.passes.solve.refined import refined_bound_ns
 from autopar.passes.solve.solution import CallRuns, Solution, Status
 from autopar.passes.solve.solver import Solver
 from autopar.passes.solve.split import SplitSolver, is_wide
@@ -22,8 +23,20 @@ from autopar.passes.solve.staged import Places, staged_bound_ns, undivided_bound
 from autopar.passes.solve.states import apart
 
 __all__ = [
-    "CLOSE", "AnySolver", "CallRuns", "Model", "Places", "Solution", "Status", "apart", "between", "solve",
-    "solver_of", "staged_bound_ns", "undivided_bound_ns",
+    "CLOSE",
+    "AnySolver",
+    "CallRuns",
+    "Model",
+    "Places",
+    "Solution",
+    "Status",
+    "apart",
+    "between",
+    "refined_bound_ns",
+    "solve",
+    "solver_of",
+    "staged_bound_ns",
+    "undivided_bound_ns",
 ]  # fmt: skip
 
 AnySolver = Solver | SplitSolver

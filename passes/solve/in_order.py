@@ -27,6 +27,11 @@ class Rungs:
             self.known.append(max(self.known[-1], next(self.later)))
         return self.known[calls]
 
+    def lift(self, calls: int, time_ns: float) -> None:
+        """So many calls take no less than that, nor do more."""
+        self.of(calls)
+        self.known[calls:] = [max(time_ns, known) for known in self.known[calls:]]
+
     def within(self, time_ns: float, most: int) -> int:
         """How many calls, up to ``most``, take no longer."""
         while len(self.known) <= most and self.known[-1] <= time_ns:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.passes.problem import FloatArray, Segment
+from autopar.passes.problem import Chain, FloatArray, Segment
 from autopar.passes.solve.chain import power
 from autopar.passes.solve.choice import ENDS
 from autopar.passes.solve.eliminate import Eliminator, Prices
@@ -41,6 +41,7 @@ class Places:
     """So many places alike. ``memory_bytes``, ``sent_ns``: of each. ``own``: by chain the part of the root that stands
     where calls of it are, ``anew`` if it is there beside what the root has. ``sides``: whether it receives, and sends;
     ``handed``: what either side takes longer than the least by the state of a call that it is handed over in, if known.
+    ``chains``: with the bytes that calls hold there.
     """
 
     model: Model
@@ -51,6 +52,7 @@ class Places:
     anew: bool = False
     sides: tuple[bool, bool] = (False, False)
     handed: Sequence[float] = ()
+    chains: Callable[[], Sequence[Chain]] = tuple
 
 
 def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | None = None) -> int:
@@ -59,7 +61,7 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
     ``price``: what a byte may be worth, in ns. ``enough_ns``: by how much more T may be is not asked. Requires: models
     of one problem but for their bytes, those that hold most first.
     """
-    costs = _Costs(places)
+    costs = Costs(places)
     if not costs.known:
         return 0
     best = costs.undivided((0.0, costs.steep))  # mostly enough
@@ -73,11 +75,11 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
 
 def undivided_bound_ns(places: Sequence[Places]) -> int:
     """What calls that are not divided say alone: at little work for each of ``places``, which may be many."""
-    costs = _Costs(places)
+    costs = Costs(places)
     return int(costs.undivided((0.0, costs.steep)) * SAFE) if costs.known else 0
 
 
-class _Costs:
+class Costs:
     """What calls and the root cost at each place, by the price of memory."""
 
     def __init__(self, places: Sequence[Places]) -> None:
@@ -118,14 +120,21 @@ class _Costs:
 
     def _in_order(self, prices: Sequence[float], low_ns: float) -> float:
         """T by calls of all chains, as they follow each other."""
-        alone = zip(*(self._by_states(prices, number) for number in self._chains), strict=True)
+        stops, walks = self.stops(prices, modes=False)
+        return in_order_ns(stops, walks, self.first.counts[1:], low_ns)
+
+    def stops(self, prices: Sequence[float], *, modes: bool = True) -> tuple[list[Stop], list[Rungs]]:
+        """Places, and by chain what calls take without ends. ``modes``: calls are in one mode each, too."""
+        ladders = [self._by_states(prices, number) for number in self._chains]
+        if modes:
+            others = [self._by_modes(prices, [number]) for number in self._chains]
+            ladders = [[*map(_higher, *both)] for both in zip(ladders, others, strict=True)]
         stops = [
-            Stop(count=at.count, sent_ns=at.sent_ns, own_ns=self._owned(at, 0.0), alone=[*map(Rungs, ladders)])
-            for at, ladders in zip(self.places, alone, strict=True)
+            Stop(count=at.count, sent_ns=at.sent_ns, own_ns=self._owned(at, 0.0), alone=[*map(Rungs, own)])
+            for at, own in zip(self.places, zip(*ladders, strict=True), strict=True)
         ]
         free = Places(model=self.first, count=1, memory_bytes=0, sent_ns=0)
-        walks = [Rungs(self._walk((0.0,), number, 0, free)) for number in self._chains]
-        return in_order_ns(stops, walks, self.first.counts[1:], low_ns)
+        return stops, [Rungs(self._walk((0.0,), number, 0, free)) for number in self._chains]
 
     def _by_modes(self, prices: Sequence[float], numbers: Sequence[int]) -> list[Iterator[float]]:
         """Least T of each place with one call of these chains, two and so on, each in one mode."""
@@ -179,6 +188,10 @@ class _Costs:
         if key not in self._roots:
             self._roots[key] = _root(self.places[s], price)
         return self._roots[key]
+
+
+def _higher(*ladders: Iterator[float]) -> Iterator[float]:
+    return map(max, zip(*ladders, strict=True))
 
 
 def _bound(

@@ -1,0 +1,101 @@
+"""The bound of stages where a place has memory for few calls: each way to choose their modes is solved by itself.
+
+A price of memory lets a call be in part of one layout and in part of another. Where a place has two calls, that may be
+all the difference. So the times of places are raised to what is proven of each choice of modes, those first that are
+nearest to what the bound allows, as long as that raises the bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from autopar.passes.problem import Chain, Problem, Segment
+from autopar.passes.solve.in_order import PRECISE, in_order_ns
+from autopar.passes.solve.solver import Solver
+from autopar.passes.solve.staged import SAFE, Costs, Places
+from autopar.passes.solve.states import fixed
+
+MOST_CALLS = 2
+EFFORT = 2
+MOST_REFINED = 24  # times of places that are raised
+IDLE = 4  # so many in a row that change nothing are the last
+
+
+def refined_bound_ns(places: Sequence[Places], price: float, low_ns: int, enough_ns: int) -> int:
+    """Least time T of the slowest place, or ``low_ns`` if no more is found. Requires: ``places`` with ``chains``, and
+    calls at each of them."""
+    costs = Costs(places)
+    if not costs.known:
+        return low_ns
+    stops, walks = costs.stops((0.0, costs.steep))
+    calls = places[0].model.counts[1:]
+    found = in_order_ns(stops, walks, calls, float(low_ns))
+    done: set[tuple[int, int, int]] = set()
+    idle = 0
+    while found * SAFE < enough_ns and idle < IDLE and len(done) < MOST_REFINED:
+        just_above = found * (1 + 4 * PRECISE)
+        able = (
+            (s, chain, stop.alone[chain].within(just_above, count))
+            for s, stop in enumerate(stops) for chain, count in enumerate(calls)
+        )
+        options = [one for one in able if 0 < one[2] <= MOST_CALLS and one not in done]
+        if not options:
+            break
+        s, chain, taken = max(options, key=lambda one: stops[one[0]].alone[one[1]].of(one[2]))
+        done.add((s, chain, taken))
+        rest_ns = stops[s].sent_ns + stops[s].own_ns[chain]
+        exact = rest_ns + _calls_ns(places[s], chain, taken, price, enough_ns - rest_ns)
+        stops[s].alone[chain].lift(taken, exact)
+        idle = 0 if exact > just_above else idle + 1
+        found = in_order_ns(stops, walks, calls, found)
+    return int(found * SAFE)
+
+
+def _calls_ns(at: Places, number: int, calls: int, price: float, enough_ns: float) -> float:
+    """Least time of so many calls of a chain within the memory of a place; not more than ``enough_ns`` asks for."""
+    chain, best = at.chains()[number], enough_ns
+    modes = chain.segment.domains[0]
+
+    def least_ns(orders: Iterable[Sequence[int]], *, linked: bool) -> float:
+        below = best
+        for order in orders:
+            problem = _linked(chain, order) if linked else _loose(chain, order)
+            solver = Solver(problem, memory_bytes=at.memory_bytes, price=price, upper_bound_ns=math.ceil(below))
+            solution = solver.solution(EFFORT)
+            if solution.status != "infeasible":
+                below = min(below, float(solution.bound_ns))
+        return below
+
+    for chosen in itertools.combinations_with_replacement(range(modes), calls):
+        if least_ns([chosen], linked=False) < best:
+            best = least_ns(sorted(set(itertools.permutations(chosen))), linked=True)
+    return best
+
+
+def _in_mode(chain: Chain, mode: int, count: int = 1) -> Chain:
+    """So many calls in one mode (variable 0) that begin and end in any state."""
+    return replace(
+        chain, segment=fixed(chain.segment, {0: mode}), count=count, inputs=(), outputs=(), shared=(), root_inputs=(),
+        root_outputs=(), root_shared=(),
+    )  # fmt: skip
+
+
+def _loose(chain: Chain, modes: Sequence[int]) -> Problem:
+    """Calls in these modes, in any order."""
+    parts = tuple(_in_mode(chain, mode, count) for mode, count in sorted(Counter(modes).items()))
+    return Problem(root=Segment(name="place", domains=(), tables=()), chains=parts)
+
+
+def _linked(chain: Chain, modes: Sequence[int]) -> Problem:
+    """Calls in these modes, each in the state that the one before left; nothing is shared."""
+    domains = tuple(chain.segment.domains[variable] for variable in chain.inputs)
+    size, parts = len(domains), []
+    for at, mode in enumerate(modes):
+        states = tuple(range(at * size, (at + 2) * size))
+        one = replace(_in_mode(chain, mode), inputs=chain.inputs, outputs=chain.outputs)
+        parts.append(replace(one, root_inputs=states[:size], root_outputs=states[size:]))
+    return Problem(root=Segment(name="place", domains=domains * (len(modes) + 1), tables=()), chains=tuple(parts))

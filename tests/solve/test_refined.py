@@ -1,0 +1,84 @@
+"""The bound of stages of which each has few calls: no higher than any cut, and exact where two layouts differ much."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from autopar.passes.problem import Chain, Problem, Segment, Table
+from autopar.passes.solve import Model, Places, refined_bound_ns, staged_bound_ns
+
+# By chain: of a call by mode and layout time, bytes and bytes in passing; how many calls there are.
+Option = tuple[int, int, int]
+Stack = tuple[Sequence[Sequence[Option]], int]
+ENOUGH = 10**9
+
+
+def test_a_call_is_in_one_layout() -> None:
+    """Two fast calls take 120 bytes, two lean ones 40: a place with 100 has one of each, in 300 ns; a price of memory
+    lets it have half of one more."""
+    stacks: list[Stack] = [([[(100, 60, 0), (200, 20, 0)]], 4)]
+    low, found = bounds_ns(stacks, (110, 110))
+    assert found == pytest.approx(300, abs=1) and fastest_ns(stacks, (110, 110)) == 300
+    assert low < 280
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_cut_is_faster(seed: int) -> None:
+    draw = random.Random(seed)
+
+    def option() -> Option:
+        return draw.randint(50, 200), draw.randint(0, 60), draw.choice((0, draw.randint(0, 40)))
+
+    stacks: list[Stack] = [
+        ([[option() for _ in range(2)] for _ in range(draw.randint(1, 2))], draw.randint(1, 4)) for _ in range(2)
+    ]
+    memory = tuple(sorted((draw.randint(60, 250) for _ in range(3)), reverse=True))
+    if sum(count for _, count in stacks) >= len(memory):
+        low, found = bounds_ns(stacks, memory)
+        assert low <= found <= fastest_ns(stacks, memory)
+
+
+def bounds_ns(stacks: Sequence[Stack], memory: Sequence[int]) -> tuple[int, int]:
+    """Without and with what each choice of modes says."""
+    chains = tuple(map(_chain, range(len(stacks)), stacks))
+    model = Model(Problem(root=Segment(name="root", domains=(), tables=()), chains=chains))
+    nothing = (Segment(name="nothing", domains=(), tables=()),) * len(stacks)
+    places = [
+        Places(model=model, count=1, memory_bytes=size, sent_ns=0, own=nothing, chains=lambda: chains)
+        for size in memory
+    ]
+    low = staged_bound_ns(places, 0.0)
+    return low, refined_bound_ns(places, 0.0, low, ENOUGH)
+
+
+def _chain(number: int, stack: Stack) -> Chain:
+    modes, count = stack
+    time, held, passing = np.moveaxis(np.array(modes), 2, 0)
+    table = Table(variables=(0, 1), sync_ns=time, bytes=held, transient_bytes=passing)
+    return Chain(
+        segment=Segment(name=f"block{number}", domains=time.shape, tables=(table,)), count=count,
+        inputs=(), outputs=(), root_inputs=(), root_outputs=(),
+    )  # fmt: skip
+
+
+def fastest_ns(stacks: Sequence[Stack], memory: Sequence[int]) -> float:
+    """Of all cuts into places of one call or more, and each call in any mode and layout."""
+    calls = [[one for mode in modes for one in mode] for modes, count in stacks for _ in range(count)]
+    inside = itertools.combinations(range(1, len(calls)), len(memory) - 1)
+    return min(
+        max(_place_ns(calls[i:j], size) for size, (i, j) in zip(memory, itertools.pairwise(cut), strict=True))
+        for cut in ([0, *ends, len(calls)] for ends in inside)
+    )
+
+
+def _place_ns(calls: Sequence[Sequence[Option]], memory: int) -> float:
+    fitting = (
+        sum(t for t, _, _ in own) for own in itertools.product(*calls)
+        if sum(b for _, b, _ in own) + max(p for _, _, p in own) <= memory
+    )
+    return min(fitting, default=float("inf"))
