@@ -140,6 +140,11 @@ class Bounds:
                 self._cut(count)
             return None
 
+    def again(self, candidate: Candidate) -> tuple[Encoded, Pricing] | None:
+        """The problem of a candidate of which the helper has told what was asked; it is counted there."""
+        self.problems -= 1
+        return self.encode(candidate, candidate.schedule)
+
     @cached_property
     def heavy(self) -> HeavyBounds:
         """What few operations with most of the weights say by themselves."""
@@ -161,6 +166,10 @@ class Bounds:
             build(model, ground.found, ground.pricing, count, ample=True, ground=ground)
         except UnsupportedError as error:
             self.uncut[count] = error
+
+    def pricing(self, candidate: Candidate) -> Pricing:
+        """Of a candidate's own mesh."""
+        return self.ground(self.model_of(candidate), candidate, inner=False).pricing
 
     def ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
         """What the problems of one mesh share; the latest few are kept."""
@@ -340,13 +349,16 @@ class Bounds:
     def _free_solver(
         self, candidate: Candidate, schedule: str | None, inner: bool, alone: bool, *, tightened: bool
     ) -> AnySolver | None:
+        """``tightened``: the helper has begun with it, and it is counted."""
+        self.problems -= tightened
         encoded = self.encode(candidate, schedule, ample=True, inner=inner, alone=alone)
         if encoded is None:
             return None
         solver = solver_of(encoded[0].problem, memory_bytes=UNLIMITED_BYTES)
         if tightened:
             solver.tighten()
-        self.evaluations += solver.evaluations
+        else:
+            self.evaluations += solver.evaluations
         return solver
 
     def _raised_ns(

@@ -24,7 +24,7 @@ def climb(
     others: the search asks as much of them until it has one.
     """
     waiting: list[tuple[bool, float, int, Candidate, bool]] = []
-    numbers, blind = itertools.count(), math.isinf(helper.best_ns)
+    numbers, blind = itertools.count(), math.isinf(helper.best.best_ns)
 
     def push(candidate: Candidate, *, near: bool) -> None:
         first, rank = near != blind, candidate.rank[0] if blind and not near else -candidate.rank[0]
@@ -37,11 +37,11 @@ def climb(
     parked: list[tuple[Candidate, bool]] = []
     while waiting or parked:
         helper.hear(0.0 if waiting else PATIENCE_S)
-        if blind != math.isinf(helper.best_ns) or not waiting:
+        if blind != math.isinf(helper.best.best_ns) or not waiting:
             again = [*parked, *(item[3:] for item in waiting)]
-            if blind and not math.isinf(helper.best_ns):  # how high it must be decides what is asked from here on
+            if blind and not math.isinf(helper.best.best_ns):  # how high it must be decides what is asked from here on
                 again = [(one, near) for one, near in again if one.rung <= Rung.PRIME]
-            blind = math.isinf(helper.best_ns)
+            blind = math.isinf(helper.best.best_ns)
             parked, waiting = [], []
             for one, near in again:
                 push(one, near=near)
@@ -50,7 +50,7 @@ def climb(
             parked.append((candidate, near))
             if not near:
                 continue
-        if candidate.rung < Rung.ROUGH and candidate.rank[0] < helper.best_ns:
+        if candidate.rung <= Rung.OWN and candidate.rank[0] < helper.best.best_ns:
             try:
                 for left in raised(candidate):
                     push(left, near=near)

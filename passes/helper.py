@@ -17,20 +17,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
-STUCK_S = 5.0  # a helper that works on one bound for so long is given up
+STUCK_S = 15.0  # a helper that works on one bound for so long is given up
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A bound, the evaluations it took, whether there is no more to be had, the price of memory (ns a byte), and
-    whether memory is a matter."""
+    """A bound, the evaluations it took, whether there is no more to be had, the price of memory (ns a byte), whether
+    memory is a matter, and a bound that ignores it."""
 
     bound_ns: int
     evaluations: int
     exact: bool
     price: float = 0.0
     binds: bool = True
+    free_ns: int = 0
+
+
+class Told(NamedTuple):
+    """Of the best plan: its time, whether memory costs it time, and what a byte was worth last (ns)."""
+
+    best_ns: float = 0.0
+    binds: bool = False
+    price: float = 0.0
 
 
 class BusyError(Exception):
@@ -41,19 +51,17 @@ class BusyError(Exception):
 class Helper:
     """What the other process has found, by what was asked; nothing while there is no other.
 
-    ``here``: whether this is the helper. There ``best_ns`` is that of the best plan of the search, ``binds`` whether
-    memory costs it time.
+    ``here``: whether this is the helper. There ``best`` is what the search has told of its best plan.
     """
 
     here: bool = False
-    best_ns: float = 0.0
-    binds: bool = False
+    best: Told = field(default_factory=Told)
     _found: dict[Hashable, Answer | None] = field(default_factory=dict)  # None: to be asked here
     _begun: set[Hashable] = field(default_factory=set)
     _other: Connection | None = None
     _pid: int = 0
 
-    def start(self, work: Callable[[], None], best_ns: float, *, binds: bool) -> None:
+    def start(self, work: Callable[[], None], best: Told) -> None:
         """Let a copy of this process ``work``, where there is a core for it."""
         if self._other or not sys.platform.startswith("linux") or len(os.sched_getaffinity(0)) < 2:
             return
@@ -70,12 +78,12 @@ class Helper:
         if pid == 0:
             try:
                 ours.close()
-                self.here, self.best_ns, self.binds, self._other = True, best_ns, binds, other
+                self.here, self.best, self._other = True, best, other
                 work()
             finally:
                 os._exit(0)  # nothing that is registered for the end of the process is the helper's to do
         other.close()
-        self._pid, self._other = pid, ours
+        self._pid, self._other, self.best = pid, ours, best
 
     def stop(self) -> None:
         """End the helper."""
@@ -108,8 +116,11 @@ class Helper:
             self._say(("found", key, answer))
         return answer, False
 
-    def tell_best(self, best_ns: float, *, binds: bool) -> None:
-        self._say(("best", best_ns, binds))
+    def tell(self, best: Told) -> None:
+        """The helper, if that is news."""
+        if best != self.best:
+            self.best = best
+            self._say(("best", best))
 
     def _say(self, message: tuple[object, ...]) -> None:
         if self._other is None:
@@ -130,8 +141,8 @@ class Helper:
                         self._begun.add(key)
                     case ("found", key, answer):
                         self._found[key] = answer
-                    case ("best", best_ns, binds):
-                        self.best_ns, self.binds = best_ns, binds
+                    case ("best", best):
+                        self.best = best
                 heard = True
         except (EOFError, OSError):
             self.stop()

@@ -15,6 +15,7 @@ from autopar.passes.build import Encoded
 from autopar.passes.cutting import Cutting
 from autopar.passes.ends import Handed, ends, handed
 from autopar.passes.extents import layers
+from autopar.passes.helper import Answer
 from autopar.passes.live import holding
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pipelining import Arrangement, Shape, transfer_ns
@@ -56,23 +57,33 @@ class Pipelines:
 
     def limited(self, candidate: Candidate, shape: Shape) -> Candidate | None:
         """The candidate with a bound within memory; None where it cannot be placed or does not fit."""
-        standing = self.standing
-        made = standing.bounds.encode(candidate, shape.schedule)
-        if made is None:
+        standing, above = self.standing, self.standing.above(candidate)
+        bounds, made = standing.bounds, None
+
+        def work() -> Answer | None:
+            nonlocal made
+            made = bounds.encode(candidate, shape.schedule)
+            return None if made is None else Answer(self._staged_ns(*made, shape, above), 0, exact=True)
+
+        answer = bounds.asked(("staged", candidate.full.axes, shape, bounds.price, above), work)
+        if answer is None or bounds.helper.here:
             return None
-        above = standing.above(candidate)
-        bound = max(candidate.bound_ns, self._staged_ns(*made, shape, above))
-        if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
-            least = max(1, int(shape.live(shape.places - 1)))
-            solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
-            found = standing.solved(solver, 0, above)
-            if found.status == "infeasible":
-                self._near(Cutting(standing, candidate, shape, *made), found, made[0])
-                return None
-            bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
-        bound += math.floor(self._tied_ns(made[1], shape) / candidate.stretch)
+        bound = max(candidate.bound_ns, answer.bound_ns)
+        if above is None or bound < above:
+            made = made or bounds.again(candidate)
+            assert made is not None  # the helper has made it
+            if above is None or len(candidate.mesh.axes) == 1:  # others cost too much
+                least = max(1, int(shape.live(shape.places - 1)))
+                solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
+                found = standing.solved(solver, 0, above)
+                if found.status == "infeasible":
+                    self._near(Cutting(standing, candidate, shape, *made), found, made[0])
+                    return None
+                bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
+        bound += math.floor(self._tied_ns(bounds.pricing(candidate), shape) / candidate.stretch)
         again = replace(candidate, rung=Rung.LIMITED, bound_ns=bound)
-        self.begun[again] = made
+        if made is not None and standing.may_improve(again):
+            self.begun[again] = made
         return again
 
     def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None) -> int:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.build import Encoded
+from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.paced import pace
 from autopar.passes.pricing import Pricing
@@ -111,15 +112,26 @@ class Plain:
 
         Itself where its memory is ample; nothing if it cannot be placed.
         """
-        begun = self._begin(candidate)
-        if begun is None:
+        standing, begun = self.standing, None
+
+        def work() -> Answer | None:
+            nonlocal begun
+            begun = self._begin(candidate)
+            if begun is None:
+                return None
+            at = begun[1]
+            return Answer(at.bound_ns, at.evaluations, exact=True, binds=at.binds, free_ns=at.free_bound_ns)
+
+        key = "priced", candidate.full.axes, candidate.count, candidate.uneven, standing.bounds.price
+        found = standing.bounds.asked(key, work)
+        if found is None:
             return []
-        solver = begun[1]
         alone = replace(candidate, rung=Rung.PRICED)
-        if solver.binds:
-            alone = replace(alone, bound_ns=max(candidate.bound_ns, solver.bound_ns), more=(), late=True)
-        self.begun[alone] = begun
-        larger = with_more(candidate, solver.free_bound_ns, hooked=False) if solver.binds else None
+        if found.binds:
+            alone = replace(alone, bound_ns=max(candidate.bound_ns, found.bound_ns), more=(), late=True)
+        if standing.may_improve(alone) and not standing.bounds.helper.here:
+            self.begun[alone] = begun or self._again(candidate)
+        larger = with_more(candidate, found.free_ns, hooked=False) if found.binds else None
         return [alone, *([] if larger is None else [larger])]
 
     def counted(self, candidate: Candidate, *, hooked: bool) -> None:
@@ -158,6 +170,16 @@ class Plain:
         if encoded is None:
             return None
         return encoded, self.standing.solver(encoded[0], self.standing.limits.memory_bytes)
+
+    def _again(self, candidate: Candidate) -> Begun:
+        """What the helper has begun with."""
+        standing = self.standing
+        before = standing.bounds.evaluations
+        encoded = standing.bounds.again(candidate)
+        assert encoded is not None
+        solver = standing.solver(encoded[0], standing.limits.memory_bytes)
+        standing.bounds.evaluations = before
+        return encoded, solver
 
 
 def with_more(candidate: Candidate, bound_ns: int, *, hooked: bool) -> Candidate | None:

@@ -29,6 +29,7 @@ from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.climb import climb
 from autopar.passes.found import Found, Limits
+from autopar.passes.helper import Told
 from autopar.passes.outer import Candidate, Rung, by_experts
 from autopar.passes.paced import pace
 from autopar.passes.piped import Pipelines
@@ -94,6 +95,11 @@ class _Search:
             f"{candidate.step_bound_ns / 1e9:.4g} s"
         )
 
+    @property
+    def told(self) -> Told:
+        """What the helper is to know."""
+        return Told(self.standing.best_ns, self.bounds.binds, self.bounds.price)
+
     def failure(self) -> Exception:
         """Why there is no plan."""
         budget, closest = self.standing.limits.memory_bytes, self.standing.closest
@@ -131,19 +137,42 @@ class _Search:
             return self.raised(candidate)
         if candidate.shape is not None:
             if candidate.rung == Rung.OWN:
-                limited = self.pipelines.limited(candidate, candidate.shape)
-                return [] if limited is None else [limited]
+                return self.within(candidate)
             self.pipelines.settle(candidate, candidate.shape)
             return []
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
         if candidate.rung == Rung.OWN and (self.bounds.binds or self.bounds.heavy.there or first):
-            return self.plain.priced(candidate)
+            return self.within(candidate)
         poor = self.standing.best is not None and candidate.rank[0] * FAR < self.standing.best_ns
         again, more = self.plain.settle(candidate, math.inf if poor else self.next_rank * DIVE)
         if again is not None and candidate.rung < Rung.LIMITED == again.rung and self._promising(again):
             again, _ = self.plain.settle(again)
         larger = with_more(candidate, more or 0, hooked=self.hooked) if more is not None or self.hooked else None
         return [left for left in (again, larger) if left is not None]
+
+    def within(self, candidate: Candidate) -> list[Candidate]:
+        """The candidate, whose own bound is known, with one within memory."""
+        if candidate.shape is None:
+            return self.plain.priced(candidate)
+        limited = self.pipelines.limited(candidate, candidate.shape)
+        return [] if limited is None else [limited]
+
+    def ahead(self, candidate: Candidate) -> list[Candidate]:
+        """In the helper: the candidate with a bound that the search asks the helper for."""
+        told, bounds = self.bounds.helper.best, self.bounds
+        self.standing.best_ns, bounds.binds, bounds.price = told.best_ns, told.binds, told.price or bounds.price
+        if candidate.rung < Rung.ROUGH or self.unfree(candidate):
+            return self.raised(candidate)
+        asked = candidate.shape is not None or bounds.binds or bounds.heavy.there
+        known = candidate.rung == Rung.OWN and not math.isinf(told.best_ns)
+        return self.within(candidate) if asked and known else []
+
+    def unfree(self, candidate: Candidate) -> bool:
+        """Whether to ignore memory tells little, so that all of it that is left is skipped."""
+        heavy, plain = self.bounds.heavy.there, candidate.shape is None
+        if candidate.rung == Rung.ROUGH:
+            return heavy and not plain
+        return candidate.rung == Rung.SHARED and (self.bounds.binds or (heavy and plain))
 
     def quickly(self, candidate: Candidate) -> list[Candidate]:
         """Settle it at once. Fewer microbatches of a pipeline hold no less, and seldom take less time."""
@@ -173,8 +202,8 @@ class _Search:
             return bounds.pooled.counted(candidate)
         if bounds.binds and candidate.rung == Rung.FEWEST and candidate.more:
             return bounds.pooled.first_count(candidate)
-        if (bounds.binds or (bounds.heavy.there and candidate.shape is None)) and candidate.rung == Rung.SHARED:
-            return [replace(candidate, rung=Rung.OWN)]  # to ignore memory tells little
+        if self.unfree(candidate):
+            return [replace(candidate, rung=Rung.OWN)]
         higher = bounds.raised(candidate, self.standing.above(candidate))
         if higher is None:
             return []
@@ -227,30 +256,23 @@ class _Search:
             else:
                 heapq.heappop(waiting)
             self.next_rank = waiting[0][0][0] if waiting else math.inf
-            before = self.standing.best
             for left in self.step(candidate):
                 heapq.heappush(waiting, (left.rank, next(numbers), left))
-            if self.standing.best is not before:
-                self.bounds.helper.tell_best(self.standing.best_ns, binds=self.bounds.binds)
+            if self.helped:
+                self.bounds.helper.tell(self.told)
             self.delegate(waiting)
         return [candidate for _, _, candidate in sorted(waiting)]
 
     def delegate(self, waiting: Sequence[tuple[Any, int, Candidate]]) -> None:
         """Let a helper raise bounds, too, of all that waits, once the search takes long enough."""
-        standing, helper = self.standing, self.bounds.helper
+        helper = self.bounds.helper
         simple = self.helped or self.quick or self.hopeless or self.bounds.own_only
         # Answers at a price of memory are asked at the first that is found: a helper must know it.
         if simple or not self.bounds.pooled.known or time.monotonic() - self.started < WORTH_S:
             return
         self.helped = True
-
-        def raised(candidate: Candidate) -> list[Candidate]:
-            standing.best_ns, self.bounds.binds = helper.best_ns, helper.binds
-            return self.raised(candidate)
-
         soon = [*(candidate for _, _, candidate in waiting), *self.next]
-        work = partial(climb, soon, self.last, raised, helper)
-        helper.start(work, standing.best_ns, binds=self.bounds.binds)
+        helper.start(partial(climb, soon, self.last, self.ahead, helper), self.told)
 
 
 def search(

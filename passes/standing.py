@@ -51,6 +51,10 @@ class Standing:
         """What is no better than the best plan, as a bound of the candidate; None while there is none."""
         return None if math.isinf(self.best_ns) else candidate.bound_of(self.best_ns)
 
+    def may_improve(self, candidate: Candidate) -> bool:
+        """Whether a candidate may be faster than the best plan."""
+        return candidate.rank[0] < self.best_ns
+
     def solver(self, encoded: Encoded, memory_bytes: int) -> AnySolver:
         """Knowing what memory was worth last."""
         made = solver_of(encoded.problem, memory_bytes=memory_bytes, price=self.bounds.price)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autopar.ir.mesh import Mesh
 from autopar.passes.climb import climb
-from autopar.passes.helper import BusyError, Helper
+from autopar.passes.helper import BusyError, Helper, Told
 from autopar.passes.outer import Candidate, Rung
 
 PLAN_NS = 100.0
@@ -19,20 +19,20 @@ def candidate(axis: str, bound_ns: int = 0) -> Candidate:
 
 
 @dataclass(eq=False)
-class Told(Helper):
+class Hearing(Helper):
     """A helper that hears of a plan as soon as it has nothing to do until then."""
 
-    best_ns: float = math.inf
+    best: Told = field(default_factory=lambda: Told(math.inf))
     asked_for: list[tuple[str, Rung, bool]] = field(default_factory=list)
     busy: set[tuple[str, Rung]] = field(default_factory=set)  # the search is at these, until it has a plan
 
     def hear(self, timeout_s: float) -> bool:
-        if timeout_s and math.isinf(self.best_ns):
-            self.best_ns = PLAN_NS
+        if timeout_s and math.isinf(self.best.best_ns):
+            self.best = Told(PLAN_NS)
         return False
 
     def raised(self, one: Candidate) -> list[Candidate]:
-        blind = math.isinf(self.best_ns)
+        blind = math.isinf(self.best.best_ns)
         rung = Rung(one.rung + 1)
         if blind and (one.full.names[0], rung) in self.busy:
             raise BusyError
@@ -40,25 +40,25 @@ class Told(Helper):
         return [replace(one, rung=rung)]
 
 
-def climbed(soon: list[Candidate], last: list[Candidate], busy: tuple[tuple[str, Rung], ...] = ()) -> Told:
-    told = Told(busy=set(busy))
+def climbed(soon: list[Candidate], last: list[Candidate], busy: tuple[tuple[str, Rung], ...] = ()) -> Hearing:
+    told = Hearing(busy=set(busy))
     climb(soon, last, told.raised, told)
     return told
 
 
-def rungs(told: Told, axis: str, *, blind: bool) -> list[Rung]:
+def rungs(told: Hearing, axis: str, *, blind: bool) -> list[Rung]:
     return [rung for name, rung, before in told.asked_for if name == axis and before == blind]
 
 
 def test_what_comes_last_is_held_where_a_plan_decides_what_is_asked() -> None:
     told = climbed([], [candidate("cp")])
     assert rungs(told, "cp", blind=True)[-1] == Rung.PRIME
-    assert rungs(told, "cp", blind=False) == [rung for rung in Rung if Rung.PRIME < rung <= Rung.ROUGH]
+    assert rungs(told, "cp", blind=False) == [rung for rung in Rung if Rung.PRIME < rung <= Rung.PRICED]
 
 
 def test_what_comes_soon_goes_on_before_there_is_a_plan_and_again_with_it() -> None:
     told = climbed([candidate("tp")], [candidate("cp")])
-    upper = [rung for rung in Rung if Rung.PRIME < rung <= Rung.ROUGH]
+    upper = [rung for rung in Rung if Rung.PRIME < rung <= Rung.PRICED]
     assert rungs(told, "tp", blind=True)[-len(upper) :] == upper
     assert rungs(told, "tp", blind=False) == upper  # what it asks with a plan may differ
     order = [name for name, _, before in told.asked_for if before]
@@ -68,7 +68,7 @@ def test_what_comes_soon_goes_on_before_there_is_a_plan_and_again_with_it() -> N
 def test_what_the_search_is_at_is_taken_up_again() -> None:
     told = climbed([candidate("tp"), candidate("dp")], [], (("tp", Rung.PRIME), ("dp", Rung.FEWEST)))
     assert Rung.PRIME in rungs(told, "tp", blind=False)
-    assert rungs(told, "tp", blind=False)[-1] == Rung.ROUGH
+    assert rungs(told, "tp", blind=False)[-1] == Rung.PRICED
     assert rungs(told, "dp", blind=False)[0] == Rung.AXIS  # anew, and once
     assert len(rungs(told, "dp", blind=False)) == len(set(rungs(told, "dp", blind=False)))
 
@@ -76,4 +76,4 @@ def test_what_the_search_is_at_is_taken_up_again() -> None:
 def test_what_is_no_faster_than_the_plan_is_left() -> None:
     told = climbed([candidate("tp", bound_ns=200)], [candidate("cp", bound_ns=50)])
     assert rungs(told, "tp", blind=False) == []
-    assert rungs(told, "cp", blind=False)[-1] == Rung.ROUGH
+    assert rungs(told, "cp", blind=False)[-1] == Rung.PRICED

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Hashable
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import autopar
 from autopar.models import resolve
 from autopar.passes import helper as module
 from autopar.passes import search
-from autopar.passes.helper import Answer, BusyError, Helper
+from autopar.passes.helper import Answer, BusyError, Helper, Told
 
 TEN = Answer(10, 1, exact=True)
 
@@ -91,13 +92,48 @@ def test_a_helper_changes_nothing_but_time(
     assert answers, "the helper was of no use"
 
 
+def test_what_it_says_of_memory_is_all_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each such bound is worked out in a copy of the process, so that the search has nothing else of it."""
+    asked_for: set[object] = set()
+
+    def asked(self: Helper, key: Hashable, work: Callable[[], Answer | None]) -> tuple[Answer | None, bool]:
+        if not isinstance(key, tuple) or key[0] not in ("priced", "staged"):
+            return original(self, key, work)
+        asked_for.add(key[0])
+        ours, other = Pipe()
+        if os.fork() == 0:
+            try:
+                other.send(work())
+            finally:
+                os._exit(0)
+        found = ours.recv()
+        os.wait()
+        return (found, True) if found else original(self, key, work)
+
+    original = Helper.asked
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # no other helper
+    plans, counts = [], []
+    for _ in range(2):
+        model = resolve("zoo:llama3-70b", batch_size=64, seq_len=512, layers=8)
+        plan = autopar.plan(
+            model.model, model.example_inputs, cluster="2x8xH100-SXM", mixed_precision="bf16", memory_budget="20GB"
+        )
+        assert plan.search is not None
+        plans.append(plan.to_bytes())
+        counts.append((plan.search["candidates"], plan.search["solve_evaluations"]))
+        monkeypatch.setattr(Helper, "asked", asked)
+    assert asked_for == {"priced", "staged"}
+    assert plans[0] == plans[1]
+    assert counts[0] == counts[1]
+
+
 @pytest.fixture
 def helped(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Helper], None]], Helper]:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
     def start(work: Callable[[Helper], None]) -> Helper:
         made = Helper()
-        made.start(partial(work, made), 1.0, binds=False)
+        made.start(partial(work, made), Told(1.0))
         return made
 
     return start
@@ -132,17 +168,17 @@ def test_the_search_waits_for_what_it_has_begun_with(helped: Start) -> None:
 
 def test_it_leaves_the_search_what_that_has_begun_with(helped: Start) -> None:
     def work(here: Helper) -> None:
-        while not here.binds:  # which it is told after what the search begins with
+        while not here.best.binds:  # which it is told after what the search begins with
             here.hear(60.0)
         with pytest.raises(BusyError):
             here.asked("bound", never)
         here.asked("left alone", lambda: TEN)
         here.hear(60.0)
-        if here.asked("bound", never) == (TEN, True) and here.best_ns == 0.5:
+        if here.asked("bound", never) == (TEN, True) and here.best == Told(0.5, binds=True):
             here.asked("heard", lambda: TEN)
 
     def found() -> Answer | None:
-        made.tell_best(0.5, binds=True)
+        made.tell(Told(0.5, binds=True))
         return TEN if made.hear(60.0) else None
 
     made = helped(work)
@@ -215,6 +251,6 @@ def test_there_is_none_where_there_is_no_room_for_one(helped: Start, monkeypatch
 def test_there_is_none_for_one_core(monkeypatch: pytest.MonkeyPatch, forked: list[int]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     made = Helper()
-    made.start(lambda: None, 1.0, binds=False)
+    made.start(lambda: None, Told(1.0))
     assert forked == []
     assert made.asked("bound", lambda: TEN) == (TEN, False)
