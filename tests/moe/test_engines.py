@@ -69,6 +69,34 @@ def test_parameters_may_lie_elsewhere_in_backward(index: Tensor | None, monkeypa
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_few_rows_of_an_expert_are_multiplied_the_other_way_round(
+    index: Tensor | None, transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU in float32, where weights are large; what is not written is NaN."""
+    given = operands(Sizes(), index=index, transposed=transposed, biased=True)
+    small = [None if x is None else x.float().detach().requires_grad_() if x.is_floating_point() else x for x in given]
+    expected = differentiated(small, transposed=transposed)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
+    monkeypatch.setattr(experts_fused, "_FEW_BYTES", 0)
+    products: list[int] = []
+
+    def counted(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
+        products.append(right.dim())
+        return grouped(left, right, offs=offs)
+
+    monkeypatch.setattr(F, "grouped_mm", counted)
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = differentiated(small, transposed=transposed)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for one, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-4)
+    assert products.count(3) == 2, "in one direction it pays"
+
+
 def test_torch_takes_the_calls_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own ``grouped_mm`` in float32, on widths of whole 16 bytes."""
     index = INDICES["some elsewhere"]
