@@ -1,9 +1,9 @@
 """All experts at once, by ``torch.nn.functional.grouped_mm``.
 
 For bf16 on GPUs, where it is one kernel; and on CPUs, where it is a loop in C++, for so few rows that one in Python
-would take longer. Nothing is read back from the device, so there is a row for every choice, those of experts that are
-elsewhere last. What stands in their rows is undefined, NaN perhaps, until rows become tokens and weights again: there
-they are 0.
+would take longer, but for products that are faster turned and for memory that is used again. Nothing is read back from
+a GPU, so there is a row for every choice, those of experts that are elsewhere last. What stands in their rows is
+undefined, NaN perhaps, until rows become tokens and weights again: there they are 0.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ALIGNMENT = 16  # bytes; torch refuses other addresses and strides
 _LEAST_CAPABILITY = (8, 0)
 # Of what the first projection gives, for each expert: below, a turn in Python takes longer than its arithmetic.
 _FEW_BYTES = 128 * 1024
-# Of an expert. On CPUs the product of so few and of a matrix whose rows lie together is 1.2 to 3 times as fast as the
-# transpose of the product of that matrix and of them (MKL, float32: widths of 256 to 2048).
+# Of an expert. On CPUs so few rows times a transposed matrix take 1.2 to 3 times as long as the matrix times them
+# (MKL, float32, widths of 256 to 2048).
 _FEW_ROWS = 5
 
 
@@ -46,6 +46,11 @@ def aligned(*operands: Tensor) -> bool:
         and all(width * each.element_size() % _ALIGNMENT == 0 for width in each.shape[1:])
         for each in operands
     )
+
+
+def _is_large(experts: Tensor) -> bool:
+    """Whether what is done with each expert's matrix takes longer than a turn in Python."""
+    return experts[0].numel() * experts.element_size() >= _FEW_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +79,13 @@ class Rows:
 
     def product(self, rows: Tensor, weights: Tensor) -> Tensor:
         """[T K, a] and [E, a, b] -> [T K, b]."""
-        few = len(rows) <= _FEW_ROWS * len(weights) and weights[0].numel() * weights.element_size() >= _FEW_BYTES
+        few = len(rows) <= _FEW_ROWS * len(weights) and _is_large(weights)
         if rows.is_cuda or rows.dtype != torch.float32 or weights.mT.stride(-1) != 1 or not few:
             return F.grouped_mm(rows, weights, offs=self.ends)
         made = rows.new_empty(len(rows), weights.shape[2])
-        for expert, (first, last) in enumerate(itertools.pairwise((0, *self.ends.tolist()))):
-            here, weight = rows[first:last], weights[expert]
-            made[first:last] = (weight.mT @ here.mT).mT if len(here) <= _FEW_ROWS else here @ weight
+        for weight, here in zip(weights, self._of_each(), strict=True):
+            turned = here.stop - here.start <= _FEW_ROWS
+            made[here] = (weight.mT @ rows[here].mT).mT if turned else rows[here] @ weight
         return made
 
     def outer(self, left: Tensor, right: Tensor, like: Tensor) -> Tensor:
@@ -88,12 +93,16 @@ class Rows:
 
         Where its memory was used before, expert by expert: ``grouped_mm`` would have it mapped anew.
         """
-        if not pages.pooled(like) or like[0].numel() * like.element_size() < _FEW_BYTES:
+        if not pages.pooled(like) or not _is_large(like):
             return F.grouped_mm(left.mT, right, offs=self.ends)
         sums = pages.empty_like(like)
-        for expert, (first, last) in enumerate(itertools.pairwise((0, *self.ends.tolist()))):
-            torch.mm(left[first:last].mT, right[first:last], out=sums[expert])
+        for total, here in zip(sums, self._of_each(), strict=True):
+            torch.mm(left[here].mT, right[here], out=total)
         return sums
+
+    def _of_each(self) -> list[slice]:
+        """The rows of each expert."""
+        return [slice(first, last) for first, last in itertools.pairwise((0, *self.ends.tolist()))]
 
     def of_choices(self, rows: Tensor) -> Tensor:
         """[T K, a] -> [T, K, a], 0 where the expert is elsewhere."""

@@ -34,6 +34,22 @@ def grouped(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
     return torch.stack([left[:, a:b] @ right[a:b] for a, b in itertools.pairwise(bounds)])
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The dimensions of what ``grouped_mm`` is given from here on, which is then ``grouped``."""
+    products: list[int] = []
+
+    def product(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
+        products.append(right.dim())
+        return grouped(left, right, offs=offs)
+
+    monkeypatch.setattr(F, "grouped_mm", product)
+    return products
+
+
+def in_float32(given: list[Tensor | None]) -> list[Tensor | None]:
+    return [None if x is None else x.float().detach().requires_grad_() if x.is_floating_point() else x for x in given]
+
+
 def differentiated(given: list[Tensor | None], **options: Any) -> list[Tensor]:
     """The result and every gradient."""
     leaves = [x for x in given if x is not None and x.requires_grad]
@@ -75,18 +91,11 @@ def test_few_rows_of_an_expert_are_multiplied_the_other_way_round(
     index: Tensor | None, transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the CPU in float32, where weights are large; what is not written is NaN."""
-    given = operands(Sizes(), index=index, transposed=transposed, biased=True)
-    small = [None if x is None else x.float().detach().requires_grad_() if x.is_floating_point() else x for x in given]
+    small = in_float32(operands(Sizes(), index=index, transposed=transposed, biased=True))
     expected = differentiated(small, transposed=transposed)
     monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
     monkeypatch.setattr(experts_fused, "_FEW_BYTES", 0)
-    products: list[int] = []
-
-    def counted(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
-        products.append(right.dim())
-        return grouped(left, right, offs=offs)
-
-    monkeypatch.setattr(F, "grouped_mm", counted)
+    products = counted(monkeypatch)
     torch.use_deterministic_algorithms(True)
     try:
         found = differentiated(small, transposed=transposed)
@@ -100,8 +109,7 @@ def test_few_rows_of_an_expert_are_multiplied_the_other_way_round(
 def test_torch_takes_the_calls_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own ``grouped_mm`` in float32, on widths of whole 16 bytes."""
     index = INDICES["some elsewhere"]
-    given = operands(Sizes(hidden=8, inner=12), index=index)
-    small = [None if x is None else x.float().detach().requires_grad_() if x.is_floating_point() else x for x in given]
+    small = in_float32(operands(Sizes(hidden=8, inner=12), index=index))
     assert experts_fused.aligned(*(x for x in (small[0], small[3], small[4]) if x is not None))
     expected = differentiated(small)
     monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
@@ -124,13 +132,7 @@ def test_gradients_that_nobody_wants_are_not_made(monkeypatch: pytest.MonkeyPatc
     for leaf in (given[0], given[2]):
         assert leaf is not None
         leaf.requires_grad_()
-    products: list[int] = []
-
-    def counted(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
-        products.append(right.dim())
-        return grouped(left, right, offs=offs)
-
-    monkeypatch.setattr(F, "grouped_mm", counted)
+    products = counted(monkeypatch)
     expected = differentiated(given)
     monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
     for found, wanted in zip(differentiated(given), expected, strict=True):
