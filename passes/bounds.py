@@ -26,6 +26,7 @@ from autopar.passes.heavy import build_heavy
 from autopar.passes.heavy_bounds import HeavyBounds
 from autopar.passes.helper import Answer, Helper
 from autopar.passes.kinds import Kinds
+from autopar.passes.least_bytes import LeastBytes
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.pooled_bounds import PooledBounds
 from autopar.passes.positions import Positions
@@ -146,6 +147,11 @@ class Bounds:
         return self.encode(candidate, candidate.schedule)
 
     @cached_property
+    def least_bytes(self) -> LeastBytes:
+        """What devices hold at least."""
+        return LeastBytes(self.model, self.profile)
+
+    @cached_property
     def heavy(self) -> HeavyBounds:
         """What few operations with most of the weights say by themselves."""
         return HeavyBounds(self)
@@ -205,6 +211,8 @@ class Bounds:
         if rung == Rung.FEWEST:
             known = candidate.count > candidate.fewest or self.binds or self.heavy.there
             return self._fewest_ns(candidate, enough_ns) if known else 0
+        if rung == Rung.DEVICE and not self.least_bytes.fit(candidate, self.memory_bytes):
+            return UNREACHABLE_NS
         if self.own_only:
             return 0
         mesh = candidate.mesh

@@ -22,7 +22,6 @@ from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
 from autopar.passes.search import search
 from autopar.passes.settled import peak_bytes
-from autopar.passes.shortfall import floor_bytes
 from autopar.passes.solve import solve
 
 # From most state to least.
@@ -163,8 +162,6 @@ def fits(question: Question, deadline_s: float = math.inf) -> bool:
     give up.
     """
     model, limits = question.model, question.limits
-    if floor_bytes(model, question.cluster.world_size, question.profile) > limits.memory_bytes:
-        return False
     marks = positions(model.graph, model.rules, model.settings.inputs)
     try:
         asked_of, candidates = asked(model, question.cluster, limits, marks)
@@ -174,7 +171,7 @@ def fits(question: Question, deadline_s: float = math.inf) -> bool:
         )  # fmt: skip
         plain = by_experts(candidate for candidate in candidates if candidate.shape is None)
         if plain:
-            for candidate in _tried(plain):
+            for candidate in _tried([one for one in plain if bounds.least_bytes.fit(one, limits.memory_bytes)]):
                 if time.monotonic() > deadline_s:
                     raise _Late
                 if _fits(bounds, candidate, limits.memory_bytes):

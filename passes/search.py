@@ -25,7 +25,6 @@ from autopar.ir.pipeline import PIPELINE_AXIS
 from autopar.passes.assignment import decode
 from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
-from autopar.passes.candidate import DATA_AXES
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.climb import climb
 from autopar.passes.found import Found, Limits
@@ -37,7 +36,7 @@ from autopar.passes.plain import Plain, with_more
 from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
 from autopar.passes.settled import settled
-from autopar.passes.shortfall import floor_bytes, shortfall
+from autopar.passes.shortfall import shortfall
 from autopar.passes.standing import Standing
 from autopar.passes.uniform import uniform
 
@@ -293,7 +292,7 @@ def search(
     )  # fmt: skip
     hooked = profile.has_compute_hook or profile.has_collective_hook
     state = _Search(Standing(bounds, limits), progress, hooked)
-    floor = floor_bytes(model, max(map(_shares(model), candidates)), profile)
+    floor = min(map(bounds.least_bytes.of, candidates))
     if floor > limits.memory_bytes:
         state.hopeless, state.standing.least_bytes = True, floor
     try:
@@ -325,9 +324,3 @@ def search(
         evaluations=bounds.evaluations, candidates=bounds.problems, variables=solution.variables,
         tried=tuple(state.standing.tried),
     )  # fmt: skip
-
-
-def _shares(model: Model) -> Callable[[Candidate], int]:
-    """Over how many devices a candidate may cut a parameter: at ZeRO 0 not over those that split the data alone."""
-    data = DATA_AXES if model.settings.zero == 0 else ()
-    return lambda candidate: candidate.full.world_size // math.prod(map(candidate.full.size, data))

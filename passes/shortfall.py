@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.cost_model import CostProfile, optimizer_state_bytes
 from autopar.ir.errors import InfeasibleError
 from autopar.ir.graph import SOURCES
 from autopar.ir.program import Program
-from autopar.ir.types import TensorType
 from autopar.passes.build import Encoded, Model
 from autopar.passes.memory import Placed, parameter_parts
 from autopar.passes.outer import Candidate
@@ -29,29 +27,6 @@ class Closest:
     encoded: Encoded
     pricing: Pricing
     bytes: int
-
-
-def floor_bytes(model: Model, world_size: int, profile: CostProfile) -> int:
-    """What every plan holds on some device: its share of trained parameters, their gradients and optimizer state."""
-    total = 0
-    for stored in (model.parameters[fqn] for fqn in _used(model)):
-        if stored.trainable and not stored.buffer:
-            whole = TensorType(stored.dtype, stored.shape).nbytes
-            total += 2 * whole + optimizer_state_bytes(model.settings.optimizer, stored.shape, stored.dtype, profile)
-    return total // world_size
-
-
-def _used(model: Model) -> set[str]:
-    """Parameters that the loss depends on: others have neither gradients nor optimizer state."""
-    found: set[str] = set()
-    for node in model.graph.nodes:
-        if node.results[0].name in model.live:
-            params = node.attr("params")
-            rows = params if isinstance(params, tuple) else ()
-            found.update(str(name) for row in rows if isinstance(row, tuple) for name in row)
-            if node.target == "param":
-                found.add(str(node.attr("fqn")))
-    return found
 
 
 def shortfall(
