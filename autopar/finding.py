@@ -67,7 +67,10 @@ def _find_plan(prepared: Prepared, arguments: Arguments, *, compare: bool) -> tu
     except InfeasibleError as error:
         raise advised(error, given, arguments, deadline_s) from None
     after_solve = time.perf_counter()
-    beside = standards(given, *where, arguments.memory_bytes, known) if compare and not arguments.like else {}
+    beside = (
+        standards(given, *where, arguments.memory_bytes, known, arguments.time_limit)
+        if compare and not arguments.like else {}
+    )  # fmt: skip
     rivals = not_slower(found, beside) if arguments.free else (found,)
     before = time.perf_counter()
     own = lowered(rivals[0], marks)

@@ -97,7 +97,7 @@ def common_factors(
                 b, j = b * right[j], j + 1
         ends = [_ends(left[first_i:i]), _ends(right[first_j:j])]
         cuts = sorted({e for side in ends for e in side} | {1})
-        chain = all(y % x == 0 for x, y in itertools.pairwise(cuts))
+        chain = 0 not in cuts and all(y % x == 0 for x, y in itertools.pairwise(cuts))
         if not chain:
             cuts = [1, math.prod(left[first_i:i])]
         names = [f"f{first_i}_{k}" for k in range(len(cuts) - 1)]

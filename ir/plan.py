@@ -115,6 +115,11 @@ class Fingerprint(Record):
     rules: dict[str, str] = Field(default_factory=dict)
 
 
+ALL_RECIPES = "five standard recipes"
+# Why a recipe has no figure that may have a plan.
+LATE = "not worked out within the time limit"
+
+
 class RecipeInfo(Record):
     """What a standard recipe takes on this model and cluster, by the same prices.
 
@@ -127,6 +132,11 @@ class RecipeInfo(Record):
     why: str = ""
     mesh: Sizes = Field(default_factory=dict)
     num_microbatches: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether there was no time to find out."""
+        return self.why == LATE
 
     @property
     def axes(self) -> tuple[tuple[str, int], ...]:
@@ -325,12 +335,14 @@ class Plan(Record):
             name: found.objective_s for name in RECIPE_NAMES
             if (found := self.recipes.get(name)) is not None and found.fits and found.objective_s is not None
         }  # fmt: skip
+        late = sum(found.late for found in self.recipes.values())
+        known = f"{len(RECIPE_NAMES) - late} standard recipes known in time" if late else ALL_RECIPES
         if not times:
-            return "none of the five standard recipes fits"
+            return f"none of {known if late else f'the {known}'} fits"
         best = min(times, key=lambda name: times[name])
         ratio = times[best] / self.objective_s if self.objective_s else 1.0
         stands = f"{ratio:.2f}× faster than" if ratio > 1 else f"{1 / ratio:.2f}× slower than"
-        return f"{'as fast as' if '1.00×' in stands else stands} the best of five standard recipes ({best})"
+        return f"{'as fast as' if '1.00×' in stands else stands} the best of {known} ({best})"
 
     def explain(self) -> str:
         """A summary in words: mesh, time, memory, what bounds it, and how it stands to the standard recipes."""

@@ -7,12 +7,13 @@ nothing but what no order of searches changes, so that a recipe takes the same t
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import AutoparError, InfeasibleError, LimitReachedError, UnsupportedError
-from autopar.ir.plan import RecipeInfo
+from autopar.ir.plan import LATE, RecipeInfo
 from autopar.passes.bounds import Known
 from autopar.passes.build import Model
 from autopar.passes.found import UNLIMITED_BYTES, Found, Limits
@@ -47,16 +48,29 @@ class Standard:
 
 
 def standards(
-    model: Model, cluster: Cluster, profile: CostProfile, memory_bytes: int, known: Known
-) -> dict[str, Standard]:
-    """Every recipe, by name. ``known``: of the same model."""
+    model: Model, cluster: Cluster, profile: CostProfile, memory_bytes: int, known: Known,
+    time_limit_s: float = math.inf,
+) -> dict[str, Standard]:  # fmt: skip
+    """Every recipe, by name. ``known``: of the same model. ``time_limit_s``: for all of them; those it ends have no
+    plan, since what they come to is not known yet.
+    """
+    deadline_s = time.monotonic() + time_limit_s
     settings = model.settings
     free = replace(model, settings=replace(settings, zero=None, recompute=None, constraints=(), schedule=None))
     known = Known(known.positions) if settings.constraints else known
 
     def found(name: str, memory_bytes: int) -> Found:
-        limits = Limits(memory_bytes=memory_bytes, like=name, time_limit_s=math.inf)
-        return search(free, cluster, profile, limits, known=known)
+        left_s = deadline_s - time.monotonic()
+        limits = Limits(memory_bytes=memory_bytes, like=name, time_limit_s=left_s)
+        try:
+            made = search(free, cluster, profile, limits, known=known) if left_s > 0 else None
+        except LimitReachedError:
+            if time.monotonic() < deadline_s:
+                raise
+            made = None
+        if made is None or not made.complete:
+            raise LimitReachedError(LATE, details={"why": LATE})
+        return made
 
     made = {}
     for name in RECIPES:

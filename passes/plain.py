@@ -69,7 +69,8 @@ class Plain:
                 solver = standing.solver(encoded[0], budget)
             solution = standing.solved(solver, int(thorough), above)
             loose = solution.status == "feasible" and solution.bound_ns < (1 - CLOSE) * solution.objective_ns
-            if thorough and loose and (above is None or solution.objective_ns <= above):
+            promising = above is None or solution.objective_ns <= above
+            if thorough and loose and promising and not standing.limits.quick:
                 solution = standing.solved(solver, 2, above)
             standing.bounds.price = solution.price or standing.bounds.price
             if attempt == 0:

@@ -102,7 +102,7 @@ class _Search:
     def failure(self) -> Exception:
         """Why there is no plan."""
         budget, closest = self.standing.limits.memory_bytes, self.standing.closest
-        if closest is None:
+        if closest is None or not self.complete:
             return self.limit or self.bounds.refused or LimitReachedError(
                 "the time limit ended the search before any plan was found"
             )
@@ -243,7 +243,8 @@ class _Search:
             overdue = time.monotonic() - self.started > self.standing.limits.time_limit_s
             if self.hopeless and self.standing.closest is not None:
                 break
-            if self.standing.best is not None and (candidate.rank[0] >= self.standing.best_ns or overdue):
+            enough = self.standing.best is not None and candidate.rank[0] >= self.standing.best_ns
+            if enough or (overdue and (self.standing.best is not None or self.quick)):
                 self.complete = self.complete and not overdue
                 break
             if self.quick and self.idle >= PATIENCE:

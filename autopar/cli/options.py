@@ -152,6 +152,7 @@ Rng: TypeAlias = Annotated[
 TimeLimit: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--time-limit", metavar="TIME", help="End the search: 60, 90s or 2min.", rich_help_panel=_SEARCH
+        "--time-limit", metavar="TIME", rich_help_panel=_SEARCH,
+        help="End the search: 60, 90s or 2min. Standard recipes get as long again.",
     ),
 ]

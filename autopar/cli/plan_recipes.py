@@ -16,7 +16,7 @@ def recipes(plan: Plan) -> RenderableType:
             name,
             "" if found.objective_s is None else seconds(found.objective_s),
             "" if not found.objective_s else f"{found.objective_s / plan.objective_s:.2f}×",
-            "yes" if found.fits else "no",
+            "" if found.late else "yes" if found.fits else "no",
             _told(found),
         )
         for name in RECIPE_NAMES if (found := plan.recipes.get(name)) is not None

@@ -22,6 +22,7 @@ WIDTHS = ("hidden_size", "n_embd", "d_model", "word_embed_proj_dim")
 INNER_WIDTHS = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size", "d_ff", "ffn_dim",
                 "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "hidden_sizes", "embedding_size")  # fmt: skip
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")  # experts of each token; else 1
 COUNTS = ("vocab_size", "num_labels")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_source_positions")
 
@@ -82,10 +83,11 @@ def reduced(architecture: Architecture, *, all_of: int | None = None, length: in
             setattr(config, key, [LEAST_WIDTH * (each // least) for each in value])
     if "prototypes" in own:
         config.prototypes = math.gcd(config.prototypes, _MOST_PROTOTYPES)
+    chosen = max((getattr(config, key) for key in CHOSEN if isinstance(getattr(config, key, None), int)), default=1)
     for key in EXPERTS:
         if key in own and isinstance(getattr(config, key), int):
             fewest = math.gcd(getattr(config, key), _MOST_EXPERTS)
-            setattr(config, key, fewest if fewest >= config.num_experts_per_tok else getattr(config, key))
+            setattr(config, key, fewest if fewest >= chosen else getattr(config, key))
     for key in (*COUNTS, *POSITIONS):
         value = getattr(config, key, None)
         if isinstance(value, int) and key not in config.attribute_map:

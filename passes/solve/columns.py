@@ -186,12 +186,15 @@ def undominated(key: IntArray, costs: IntArray | FloatArray, *, look_back: int =
     """
     order = np.lexsort((*reversed(costs), key))
     for _ in range(2):
-        k, c = key[order], costs[:, order]
+        k, rows = key[order], [cost[order] for cost in costs[1:]]  # of the first one those before are no more
         beaten = np.zeros(order.size, dtype=np.bool_)
         for back in range(1, min(look_back, order.size - 1) + 1):
             same = k[back:] == k[:-back]
             if not same.any():
                 break
-            beaten[back:] |= same & (c[:, :-back] <= c[:, back:]).all(axis=0)
+            left = np.flatnonzero(same & ~beaten[back:])
+            for cost in rows:
+                left = left[cost[left] <= cost[left + back]]
+            beaten[left + back] = True
         order = order[~beaten]
     return np.sort(order)

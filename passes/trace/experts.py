@@ -39,6 +39,9 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "relu2": lambda x: F.relu(x).square(), "sigmoid": torch.sigmoid, "tanh": torch.tanh,
 }  # fmt: skip
 
+# Of numbers that a gate is tried on: it is not asked what it does with larger ones.
+LARGEST_TRIED = (11.0, 1e3, 1e6)
+
 _library = torch.library.Library("autopar_trace", "FRAGMENT")
 _library.define(
     "experts(Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, *, str gate, "
@@ -121,7 +124,7 @@ def _gate_of(module: Any, tried: dict[object, str]) -> str:
     """The text of a module's gate; empty for one that no text says. ``tried``: by what gates gave."""
     if getattr(module, "has_post_expert_norm", False) or getattr(module, "_is_expert_parallel", False):
         return ""
-    x = torch.linspace(-9, 9, 48, dtype=torch.float64, device="cpu").reshape(6, 8).sin() * 11
+    x = _numbers()
     try:
         with torch.no_grad():
             seen = module._apply_gate(x.clone()) if _has_gate(module) else module.act_fn(x.clone())
@@ -133,9 +136,15 @@ def _gate_of(module: Any, tried: dict[object, str]) -> str:
     return tried[key]
 
 
+def _numbers() -> Tensor:
+    """What gates are tried on, [any, 8]: small and large, since a gate may cut off what is above some limit."""
+    wave = torch.linspace(-9, 9, 48, dtype=torch.float64, device="cpu").reshape(6, 8).sin()
+    return torch.cat([wave * most for most in LARGEST_TRIED])
+
+
 def plain_gate(activation: Callable[[Any], Any]) -> str:
     """The text of the gate that an activation alone is; empty for one that no text says."""
-    x = torch.linspace(-9, 9, 48, dtype=torch.float64, device="cpu")
+    x = _numbers()
     with torch.no_grad():
         seen = activation(x.clone())
     return next((name for name in ACTIVATIONS if _gives(Gate(activation=name), x, seen)), "")

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from autopar.cli.plan_placements import block_of, placed_groups
 from autopar.cli.plan_view import warnings
+from autopar.ir.plan import LATE
 from tests.cli.plans import collective, example_plan
 
 
@@ -154,6 +155,20 @@ def test_a_plan_says_how_it_stands_to_the_recipes(seconds, fits, words):
     plan = example_plan(recipes={"zero3": {"objective_s": seconds, "fits": fits}})
     assert plan.compared() == words
     assert plan.explain().splitlines()[-1] == words
+
+
+@pytest.mark.parametrize(
+    ("late", "words"),
+    [
+        ({"gpipe"}, "1.50× faster than the best of 4 standard recipes known in time (zero3)"),
+        ({"gpipe", "zero3"}, "none of 3 standard recipes known in time fits"),
+    ],
+)
+def test_recipes_that_there_was_no_time_for_are_not_said_to_be_beaten(shown, late, words):
+    unknown = {name: {"objective_s": None, "fits": False, "why": LATE} for name in late}
+    text = lines(shown(recipes={**RECIPES, **unknown}))
+    assert text[text.index("Standard recipes") + 1] == words
+    assert "gpipe not worked out within the time limit" in text
 
 
 def test_a_plan_without_recipes_says_nothing_of_them(shown):

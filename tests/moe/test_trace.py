@@ -80,6 +80,30 @@ def test_the_model_is_left_as_it_was() -> None:
     assert after == before
 
 
+@pytest.mark.parametrize("limit", [0.5, 7.0, 12.0, 400.0, 1e5])
+def test_what_a_gate_cuts_off_is_told_however_large_it_is(limit: float) -> None:
+    model = built("gpt-oss")
+    for layer in model.model.layers:
+        layer.mlp.experts.limit = limit
+    assert {node.attr("gate") for node in experts_in(traced(model))} == {
+        f"silu-glu pairs alpha=1.702 limit={limit} shift=1.0"
+    }
+
+
+class Capped(nn.Module):
+    """With a limit that no attribute says."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x).clamp(max=50)
+
+
+def test_a_limit_that_nothing_says_keeps_the_models_own_way() -> None:
+    model = built("mixtral", _experts_implementation_internal="batched_mm")
+    for layer in model.model.layers:
+        layer.mlp.experts.act_fn = Capped()
+    assert not experts_in(traced(model))
+
+
 class Odd(nn.Module):
     """No gate of the table."""
 

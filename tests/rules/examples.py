@@ -130,6 +130,8 @@ def _views() -> None:
     reshape((2, 3, 4, 5), (6, 20))
     reshape((8, 1, 12), (4, 2, 3, 4))
     reshape((1,), ())
+    reshape((8, 3, 0), (24, 0))
+    reshape((8, 0), (8, 3, 0))
     ex("aten.permute.default", f(4, 1, 12), dims=(2, 0, 1))
     ex("aten.permute.default", f(2, 3, 4, 5), dims=(0, 2, 1, 3))
     ex("aten.expand.default", f(4, 1, 6), size=(4, 12, 6))

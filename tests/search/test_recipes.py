@@ -14,10 +14,12 @@ import autopar
 from autopar import choosing
 from autopar.arguments import check
 from autopar.compiling import ready
+from autopar.cost_model import Cluster, CostProfile
 from autopar.errors import InfeasibleError, UsageError
-from autopar.ir.plan import RECIPE_NAMES, Plan, RecipeInfo
+from autopar.ir.plan import LATE, RECIPE_NAMES, Plan, RecipeInfo
 from autopar.models import resolve
 from autopar.passes.bounds import Known
+from autopar.passes.build import Model
 from autopar.passes.comparing import Standard, not_slower, standards
 from autopar.passes.found import Limits
 from autopar.passes.positions import positions
@@ -45,6 +47,15 @@ def planned(
     tokens = torch.zeros(batch, 64, dtype=torch.int64, device="meta")
     model = llama(layers=layers, heads=heads, vocab=vocab)
     return autopar.plan(model, {"input_ids": tokens, "labels": tokens}, cluster=cluster, recipes=True, **options)
+
+
+def asked() -> tuple[Model, Cluster, CostProfile, int, Known]:
+    """What recipes are asked with."""
+    tokens = torch.zeros(BATCH, 64, dtype=torch.int64, device="meta")
+    arguments = check(cluster="1x4xH100-SXM")
+    model = ready(llama(), {"input_ids": tokens, "labels": tokens}, arguments).model
+    known = Known(positions(model.graph, model.rules, model.settings.inputs))
+    return model, arguments.cluster, arguments.profile, arguments.memory_bytes, known
 
 
 def fitting(plan: Plan) -> list[float]:
@@ -189,13 +200,9 @@ def test_what_a_recipe_leaves_open_can_be_pinned() -> None:
 
 def test_a_recipe_that_is_faster_than_what_was_found_is_taken() -> None:
     """Nothing but effort keeps the search from it; what it proved stands."""
-    tokens = torch.zeros(BATCH, 64, dtype=torch.int64, device="meta")
-    arguments = check(cluster="1x4xH100-SXM")
-    model = ready(llama(), {"input_ids": tokens, "labels": tokens}, arguments).model
-    known = Known(positions(model.graph, model.rules, model.settings.inputs))
-    where = arguments.cluster, arguments.profile
-    found = search(model, *where, Limits(memory_bytes=arguments.memory_bytes), known=known)
-    beside = standards(model, *where, arguments.memory_bytes, known)
+    model, cluster, profile, memory_bytes, known = asked()
+    found = search(model, cluster, profile, Limits(memory_bytes=memory_bytes), known=known)
+    beside = standards(model, cluster, profile, memory_bytes, known)
     as_fast = not_slower(found, beside)
     assert as_fast[0].assignment == found.assignment and {one.objective_ns for one in as_fast} == {found.objective_ns}
     slow = replace(found, objective_ns=10 * found.objective_ns)
@@ -225,6 +232,13 @@ def test_of_plans_that_are_as_fast_the_simulator_chooses(monkeypatch: pytest.Mon
     assert choosing.fastest(made) is best and choosing.fastest(made[::-1]) is best
     monkeypatch.setattr(choosing, "simulated_s", None)
     assert choosing.fastest([made[0], made[0]]) is made[0]
+
+
+def test_recipes_end_with_the_time_that_there_is_for_them() -> None:
+    """And are not said to be what was found so far."""
+    ended = [each.info for each in standards(*asked(), 0.0).values()]
+    assert ended == [RecipeInfo(objective_s=None, fits=False, why=LATE) for _ in RECIPES]
+    assert not any(each.info.late for each in standards(*asked(), 60.0).values())
 
 
 @pytest.mark.slow
