@@ -33,6 +33,7 @@ from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import AnySolver, solver_of
 
+MOST_JOINED = 1 << 28  # some hundred times as many as problems of known models have
 GROUNDS = 32  # of so many meshes what their problems share is kept
 # Axes along which devices exchange what grows with the work, however few they are.
 PRIME_AXES = ("cp", "tp")
@@ -87,6 +88,11 @@ class Bounds:
     def own_only(self) -> bool:
         """Whether only a candidate's own mesh may bound it, as where prices are the user's."""
         return self.profile.has_compute_hook or self.profile.has_collective_hook or not self.searched
+
+    @property
+    def most_joined(self) -> float:
+        """Entries that an elimination may join: where there are other meshes none takes more than a second or two."""
+        return MOST_JOINED if self.searched else math.inf
 
     @cached_property
     def _kinds(self) -> Kinds:
@@ -179,10 +185,8 @@ class Bounds:
 
     def ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
         """What the problems of one mesh share; the latest few are kept."""
-        key = (
-            candidate.full.axes, candidate.mesh.axes, candidate.count, inner, model.settings.constraints,
-            candidate.uneven,
-        )  # fmt: skip
+        of = candidate
+        key = of.full.axes, of.mesh.axes, of.count, inner, model.settings.constraints, of.uneven
         ground = self.grounds.pop(key, None)
         if ground is None:
             pricing = Pricing(
@@ -362,7 +366,7 @@ class Bounds:
         encoded = self.encode(candidate, schedule, ample=True, inner=inner, alone=alone)
         if encoded is None:
             return None
-        solver = solver_of(encoded[0].problem, memory_bytes=UNLIMITED_BYTES)
+        solver = solver_of(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, most_joined=self.most_joined)
         if tightened:
             solver.tighten()
         else:

@@ -57,7 +57,8 @@ class Standing:
 
     def solver(self, encoded: Encoded, memory_bytes: int) -> AnySolver:
         """Knowing what memory was worth last."""
-        made = solver_of(encoded.problem, memory_bytes=memory_bytes, price=self.bounds.price)
+        most = self.bounds.most_joined
+        made = solver_of(encoded.problem, memory_bytes=memory_bytes, price=self.bounds.price, most_joined=most)
         self.bounds.evaluations += made.evaluations
         return made
 

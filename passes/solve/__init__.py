@@ -12,6 +12,8 @@ All limits are counts of work, so that equal problems have equal answers. ``chec
 
 from __future__ import annotations
 
+import math
+
 from autopar.passes.problem import Problem, verify_problem
 from autopar.passes.solve.model import Model, between
 from autopar.passes.solve.progress import CLOSE
@@ -65,9 +67,12 @@ def solve(
 
 
 def solver_of(
-    problem: Problem, *, memory_bytes: int, upper_bound_ns: int | None = None, gap: float = 1e-6, price: float = 0.0
-) -> AnySolver:
+    problem: Problem, *, memory_bytes: int, upper_bound_ns: int | None = None, gap: float = 1e-6, price: float = 0.0,
+    most_joined: float = math.inf,
+) -> AnySolver:  # fmt: skip
     """What solves a problem that is not malformed; more effort may be given to it later. Arguments, errors as those
-    of ``solve``."""
+    of ``solve``; ``most_joined``: entries that one elimination may join."""
     kind = SplitSolver if is_wide(problem) else Solver
-    return kind(problem, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap, price=price)
+    return kind(
+        problem, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap, price=price, most_joined=most_joined
+    )

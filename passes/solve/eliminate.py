@@ -147,10 +147,17 @@ class Eliminator:
         cap_entries: int = CAP_ENTRIES,
         branches: int = 1,
         pivot: int = -1,
+        most_joined: float = math.inf,
     ) -> None:
         self.segment = segment
         self.extras = tuple(extras)
         self.plan = make_plan(segment, kept=kept, extras=extras)
+        joined = sum(bucket.entries for bucket in self.plan.buckets)
+        if joined > most_joined:
+            raise LimitReachedError(
+                f"segment {segment.name} is too entangled for a search of meshes: each time {joined:.1e} entries would "
+                f"be joined, at most {most_joined:.1e} are; name the mesh to have it worked out all the same"
+            )
         self.condition = -1
         self.children: tuple[Eliminator, ...] = ()
         boundary = math.prod(segment.domains[v] for v in kept)

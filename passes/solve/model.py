@@ -112,18 +112,22 @@ def between(none: Model, one: Model, held: int) -> Model:
 class Model:
     """All eliminators of a problem, made once; counts eliminations in ``evaluations``.
 
-    ``shared``: root variables that bounds are told apart by, where not those that chains share.
+    ``shared``: root variables that bounds are told apart by, where not those that chains share. ``most_joined``:
+    entries that an elimination may join; raises LimitReachedError where it would be more.
     """
 
     def __init__(
-        self, problem: Problem, *, shared: tuple[int, ...] | None = None, cap_entries: int = CAP_ENTRIES
-    ) -> None:
+        self, problem: Problem, *, shared: tuple[int, ...] | None = None, cap_entries: int = CAP_ENTRIES,
+        most_joined: float = math.inf,
+    ) -> None:  # fmt: skip
         self.problem = problem
-        self.chains = tuple(_chain_model(chain, problem, cap_entries) for chain in problem.chains)
+        self.chains = tuple(_chain_model(chain, problem, cap_entries, most_joined) for chain in problem.chains)
         scopes = [c.root_scope for c in self.chains]
         self.shared = tuple(sorted({v for c in problem.chains for v in c.root_shared})) if shared is None else shared
         self.shared_shape = tuple(problem.root.domains[v] for v in self.shared)
-        self.root = Eliminator(problem.root, kept=self.shared, extras=scopes, cap_entries=cap_entries)
+        self.root = Eliminator(
+            problem.root, kept=self.shared, extras=scopes, cap_entries=cap_entries, most_joined=most_joined
+        )
         self.cap_entries = cap_entries
         self.counts = (1, *(c.chain.count for c in self.chains))
         self.evaluations = 0
@@ -194,7 +198,7 @@ class Model:
         return time, held
 
 
-def _chain_model(chain: Chain, problem: Problem, cap_entries: int) -> ChainModel:
+def _chain_model(chain: Chain, problem: Problem, cap_entries: int, most_joined: float) -> ChainModel:
     domains = chain.segment.domains
     scope: list[int] = []
     for v in (*chain.root_inputs, *chain.root_shared, *chain.root_outputs):
@@ -206,7 +210,9 @@ def _chain_model(chain: Chain, problem: Problem, cap_entries: int) -> ChainModel
         kept = (*kept, pivot)
     return ChainModel(
         chain=chain,
-        eliminator=Eliminator(chain.segment, kept=kept, cap_entries=cap_entries, pivot=pivot),
+        eliminator=Eliminator(
+            chain.segment, kept=kept, cap_entries=cap_entries, pivot=pivot, most_joined=most_joined
+        ),
         states=math.prod(domains[v] for v in chain.inputs),
         shareds=math.prod(domains[v] for v in chain.shared),
         pivot=pivot,

@@ -34,10 +34,10 @@ class Solver:
 
     def __init__(
         self, problem: Problem, *, memory_bytes: int, upper_bound_ns: int | None = None, gap: float = 1e-6,
-        price: float = 0.0, grids: Sequence[Sequence[float]] = (),
+        price: float = 0.0, grids: Sequence[Sequence[float]] = (), most_joined: float = math.inf,
     ) -> None:  # fmt: skip
         verify_numbers(problem)
-        self.model = Model(problem)
+        self.model = Model(problem, most_joined=most_joined)
         self._progress = Progress(
             model=self.model, memory_bytes=memory_bytes, upper_bound_ns=upper_bound_ns, gap=gap
         )

@@ -49,9 +49,10 @@ class SplitSolver:
 
     def __init__(
         self, problem: Problem, *, memory_bytes: int, upper_bound_ns: int | None = None, gap: float = 1e-6,
-        price: float = 0.0,
+        price: float = 0.0, most_joined: float = math.inf,
     ) -> None:  # fmt: skip
         verify_numbers(problem)
+        self._most_joined = most_joined
         self._problem, self._memory_bytes, self._gap, self._price = problem, memory_bytes, gap, price
         self._above = upper_bound_ns
         self._relaxation, self._progress, self.binds = self._bounded(0)
@@ -115,7 +116,7 @@ class SplitSolver:
     def _bounded(self, entries: int) -> tuple[Relaxation, Progress, bool]:
         """All states, as far as calls may disagree, and whether the fastest of them does not fit."""
         shared = tuple(sorted({v for chain in self._problem.chains for v in chain.root_shared}))
-        model = Model(apart(self._problem, entries), shared=shared)
+        model = Model(apart(self._problem, entries), shared=shared, most_joined=self._most_joined)
         relaxation = Relaxation(model)
         progress = Progress(model=model, memory_bytes=self._memory_bytes, upper_bound_ns=self._above, gap=self._gap)
         return relaxation, progress, at_price(relaxation, progress, self._price)
@@ -133,6 +134,7 @@ class SplitSolver:
             self._solvers[at] = Solver(
                 with_state(self._problem, self._state(at)), memory_bytes=self._memory_bytes, gap=self._gap,
                 upper_bound_ns=self._above, price=self._price, grids=self._relaxation.grids,
+                most_joined=self._most_joined,
             )  # fmt: skip
         return self._solvers[at]
 
