@@ -7,12 +7,12 @@ from typing import Literal, get_args
 from autopar.ir.errors import UsageError
 
 Dtype = Literal[
-    "f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2", "i64", "i32", "i16", "i8", "u8", "bool"
+    "f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2", "i64", "i32", "i16", "i8", "u8", "bool", "c128", "c64"
 ]  # fmt: skip
 
 _BYTES: dict[str, int] = {
     "f64": 8, "f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "f8e5m2": 1,
-    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1, "c128": 16, "c64": 8,
 }  # fmt: skip
 
 _PEAK_KEYS: dict[str, str] = {
@@ -32,7 +32,7 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def peak_key(dtype: str) -> str | None:
-    """The device key that holds the peak rate of ``dtype``; None for integers and bool, priced by bytes."""
+    """The device key that holds the peak rate of ``dtype``; None for integers, bool and complex, priced by bytes."""
     dtype_bytes(dtype)
     return _PEAK_KEYS.get(dtype)
 

@@ -14,6 +14,7 @@ def arithmetic_rows(rule: Rule) -> None:
         rule(f"aten.{name}", "*b, *b -> *b", partial="0+1", backward=1.0, uneven=(RESULT,))
     rule("aten.mul.Tensor", "*b, *b -> *b", partial="0|1", saves=(0, 1), crossed=True, uneven=(RESULT,))
     rule("aten.div.Tensor", "*b, *b -> *b", partial="0", saves=(0, 1), crossed=True)
+    rule("aten.polar.default", "*b, *b -> *b", saves=("r",))
     for name in ("minimum.default", "maximum.default", "atan2.default"):
         rule(f"aten.{name}", "*b, *b -> *b", saves=(0, 1))
     for name in ("neg.default",):
@@ -76,6 +77,8 @@ def network_rows(rule: Rule) -> None:
 def view_rows(rule: Rule) -> None:
     for name in ("reshape", "permute", "expand"):
         rule(f"aten.{name}.default", name, backward=1.0, op_class="view")
+    rule("autopar.as_complex", "*b !c -> *b", partial="0", backward=1.0, op_class="view")
+    rule("aten.view_as_real.default", "*b -> *b !c", partial="0", backward=1.0, op_class="view")
     rule("aten.split_with_sizes.default", "split", backward=1.0, op_class="view")
     rule("aten.slice.Tensor", "slice_dim", backward=1.0, op_class="view")
     rule("aten.cat.default", "slice_dim", backward=1.0)

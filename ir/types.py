@@ -12,10 +12,11 @@ from typing import TypeAlias
 # Name in the IR -> bytes of one element.
 DTYPE_BYTES: dict[str, int] = {
     "f64": 8, "f32": 4, "bf16": 2, "f16": 2,
-    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1, "c128": 16, "c64": 8,
 }  # fmt: skip
 
 FLOAT_DTYPES = ("f64", "f32", "bf16", "f16")
+COMPLEX_DTYPES = ("c128", "c64")
 
 # What an attribute of a node may hold. Element types are their IR names.
 Attr: TypeAlias = "None | bool | int | float | str | tuple[Attr, ...]"
@@ -54,3 +55,12 @@ class TensorType:
     @property
     def is_float(self) -> bool:
         return self.dtype in FLOAT_DTYPES
+
+    @property
+    def is_complex(self) -> bool:
+        return self.dtype in COMPLEX_DTYPES
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether values of this element type can have a gradient."""
+        return self.is_float or self.is_complex

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from autopar.ir.types import COMPLEX_DTYPES
+
 Number: TypeAlias = "int | float"
 Shape: TypeAlias = "tuple[int, ...]"
 
@@ -163,7 +165,9 @@ def mapped(fact: Fact, change: Callable[[Affine], Affine], shape: Shape) -> Fact
 
 
 def exact(fact: Fact, dtype: str, shape: Shape) -> bool:
-    """Whether every element is represented exactly in ``dtype``."""
+    """Whether every element is represented exactly in ``dtype``; nothing is known of complex ones."""
+    if dtype in COMPLEX_DTYPES:
+        return False
     match fact:
         case Pred():
             return True

@@ -24,7 +24,7 @@ _BINARY = (
     "remainder", "sub",
 )  # fmt: skip
 ELEMENTWISE = frozenset(
-    {f"aten.{name}.default" for name in (*_UNARY, "logical_and", "logical_or", "maximum", "minimum")}
+    {f"aten.{name}.default" for name in (*_UNARY, "logical_and", "logical_or", "maximum", "minimum", "polar")}
     | {f"aten.{name}.Tensor" for name in _BINARY}
     | {
         "aten.pow.Tensor_Scalar",

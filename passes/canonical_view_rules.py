@@ -28,9 +28,14 @@ def _cast(em: Emitter, node: Node) -> tuple[str, ...]:
     return (cast(em, operand(node), node.result.type.dtype),)
 
 
+def _as_complex(em: Emitter, node: Node) -> tuple[str, ...]:
+    """Not torch's operation, which asks for pairs that lie side by side in memory."""
+    return (em.op("autopar.as_complex", operand(node), type=node.result.type),)
+
+
 def _detach(em: Emitter, node: Node) -> tuple[str, ...]:
     x = operand(node)
-    if not em.learns(x) or not em.types[x].is_float or em.made_by(x, DETACH) is not None:
+    if not em.learns(x) or not em.types[x].has_gradient or em.made_by(x, DETACH) is not None:
         return (x,)
     return (em.op(DETACH, x, type=em.types[x]),)
 
@@ -220,6 +225,7 @@ RULES: dict[str, Rule] = {
     ),
     **_rules(_detach, "detach.default", "detach_copy.default"),
     DETACH: _detach,
+    **_rules(_as_complex, "view_as_complex.default"),
     **_rules(
         _cast, "to.dtype", "to.device", "to.dtype_layout", "to.other", "_to_copy.default", "type_as.default"
     ),

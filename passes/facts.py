@@ -47,9 +47,9 @@ def _visit(root: Graph, part: Graph, found: dict[tuple[str, str], Fact]) -> None
 def _fact(part: Graph, node: Node, kind: TensorType, found: Mapping[tuple[str, str], Fact]) -> Fact:
     if node.target == "param":
         trainable = node.attr("trainable", True) is not False
-        return Fact(kind, trainable and kind.is_float, pure=False, parameter=True)
+        return Fact(kind, trainable and kind.has_gradient, pure=False, parameter=True)
     uses = [found[part.name, name] for name in node.uses()]
-    grad = kind.is_float and node.target not in NO_GRADIENT and any(use.grad for use in uses)
+    grad = kind.has_gradient and node.target not in NO_GRADIENT and any(use.grad for use in uses)
     return Fact(kind, grad, all(use.pure for use in uses))
 
 

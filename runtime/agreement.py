@@ -11,6 +11,7 @@ from torch import Tensor
 
 from autopar.ir import errors
 from autopar.ir.errors import AutoparError, MismatchError
+from autopar.runtime.dtypes import as_real
 from autopar.runtime.parameters import Whole
 
 
@@ -58,7 +59,7 @@ def of_rank_0(whole: Whole, device: torch.device) -> Whole:
 
     def shared(name: str) -> Tensor:
         tensor = whole(name).detach().to(device, copy=True).contiguous()
-        dist.broadcast(tensor, src=0)
+        dist.broadcast(as_real(tensor), src=0)
         return tensor
 
     return shared

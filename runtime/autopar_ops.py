@@ -72,6 +72,13 @@ def experts_here(
     return experts(*given, gate=gate, transposed=transposed, start=start)
 
 
+def as_complex(x: Tensor) -> Tensor:
+    """Pairs along the last dim as complex numbers: a view where they lie in memory as such."""
+    *others, last = x.stride()
+    fits = last == 1 and all(stride % 2 == 0 for stride in others) and x.storage_offset() % 2 == 0
+    return torch.view_as_complex(x if fits else x.clone(memory_format=torch.contiguous_format))
+
+
 def detach(x: Tensor) -> Tensor:
     """The value without its gradient."""
     return x.detach()
@@ -88,6 +95,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "embedding_shard": embedding_shard,
     "sdpa_rows": sdpa_rows,
     "pick": pick,
+    "as_complex": as_complex,
     "detach": detach,
     "assign": assign,
     "experts": experts_here,

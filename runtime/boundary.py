@@ -15,7 +15,7 @@ from torch import Tensor
 
 from autopar.ir.pipeline import Stage
 from autopar.ir.program import Program
-from autopar.runtime.dtypes import TORCH_DTYPES
+from autopar.runtime.dtypes import TORCH_DTYPES, as_real
 from autopar.runtime.torch_private import WHOLE_NUMBERS_CROSS
 
 
@@ -73,6 +73,7 @@ def leaving(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _leaving(value: Tensor) -> Tensor:
+    value = as_real(value)
     bits, sent = _crossing(value.dtype)
     value = value.to(bits).contiguous()
     value = value if bits == sent else value.view(sent)
@@ -88,8 +89,10 @@ def _leaving(value: Tensor) -> Tensor:
 
 
 def _crossing(dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
-    """The type that values are converted to, and the type as which its bits cross."""
-    if dtype.is_floating_point or dtype.is_complex:
+    """The type that values are converted to, and the type as which its bits cross; complex ones cross as pairs."""
+    if dtype.is_complex:
+        dtype = dtype.to_real()
+    if dtype.is_floating_point:
         return dtype, dtype
     if WHOLE_NUMBERS_CROSS:
         return (torch.uint8, torch.uint8) if dtype == torch.bool else (dtype, dtype)
@@ -98,6 +101,8 @@ def _crossing(dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
 
 def _read(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Undo ``_crossing``."""
+    if dtype.is_complex:
+        return torch.view_as_complex(value)
     bits, sent = _crossing(dtype)
     return value if sent == dtype else value.detach().view(bits).to(dtype)
 
@@ -120,5 +125,5 @@ def _like(program: Program, name: str) -> Tensor:
     value = program.graph.values()[name]
     assert value.layout is not None
     _, dtype = _crossing(TORCH_DTYPES[value.type.dtype])
-    shape = value.layout.local_shape(value.type.shape)
+    shape = value.layout.local_shape(value.type.shape) + (2,) * value.type.is_complex
     return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autopar.runtime import local
+from autopar.runtime.dtypes import as_real
 from autopar.runtime.moves import Move, TwoWay
 
 Mover: TypeAlias = Callable[..., Tensor]
@@ -34,6 +35,9 @@ def begin(
     x: Tensor, group: dist.ProcessGroup, rank: int, size: int, step: Move, *, later: bool
 ) -> Callable[[], Tensor]:
     """Start ``step``; what is returned ends it and gives the value. ``later``: do not wait before that."""
+    if x.is_complex() and step.kind not in ("identity", "mask", "slice"):
+        end = begin(as_real(x), group, rank, size, step, later=later)
+        return lambda: torch.view_as_complex(end())
     match step.kind:
         case "identity":
             return lambda: x

@@ -18,6 +18,7 @@ from autopar.ir.errors import VerificationError
 from autopar.ir.layout import Layout, Partial, R, Shard
 from autopar.ir.mesh import Mesh
 from autopar.runtime import local
+from autopar.runtime.dtypes import as_real
 from autopar.runtime.moves import Move, TwoWay, of_step
 
 Values: TypeAlias = list[Tensor]
@@ -128,6 +129,7 @@ def unshard(values: Values, layout: Layout, shape: tuple[int, ...] = ()) -> Tens
 
 
 def _check_replicas(values: Values, layout: Layout, axis: str) -> None:
+    values = [as_real(value) for value in values]
     tolerance = 1e-9 if values[0].dtype == torch.float64 else 1e-5
     for rank, value in enumerate(values):
         first = values[layout.mesh.group(rank, axis)[0]]

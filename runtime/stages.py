@@ -18,7 +18,7 @@ from autopar.ir.program import Program
 from autopar.runtime.assemble import assemble
 from autopar.runtime.compiled import Compile
 from autopar.runtime.devices import Here
-from autopar.runtime.dtypes import TORCH_DTYPES
+from autopar.runtime.dtypes import TORCH_DTYPES, as_real
 from autopar.runtime.joining import forward_only, join
 from autopar.runtime.norm import grad_norm
 from autopar.runtime.parameters import Names, StoredAhead, Whole
@@ -133,7 +133,7 @@ class Stages:
                 dtype = TORCH_DTYPES[parameter.type.dtype]
                 tensor = torch.empty(parameter.type.shape, dtype=dtype, device=self._here.device)
             made[parameter.fqn] = tensor.contiguous()
-            dist.broadcast(made[parameter.fqn], src=source, group=self._group)
+            dist.broadcast(as_real(made[parameter.fqn]), src=source, group=self._group)
         return {name: made[name] for name in dict.fromkeys((*self._names.order, *made)) if name in made}
 
     def of_all(self, value: T) -> list[T]:

@@ -40,7 +40,7 @@ def _visit(main: Graph, part: Graph, received: Collection[str], found: dict[tupl
 
 
 def _of(part: Graph, node: Node, kind: TensorType, received: Collection[str], found: Gradients) -> int:
-    if not kind.is_float or node.target in NO_GRADIENT:
+    if not kind.has_gradient or node.target in NO_GRADIENT:
         return NOWHERE
     if node.target == "param":
         return PARAMETERS if node.attr("trainable", True) is not False else NOWHERE

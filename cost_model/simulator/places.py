@@ -117,7 +117,7 @@ class Places:
         """What goes over the boundary behind a stage; ``real``: the gradients that come back."""
         stage = self.pipeline.stages[sender]
         values = stage.program.graph.values()
-        return sum(local_bytes(values[name]) for name in stage.sends if not real or values[name].type.is_float)
+        return sum(local_bytes(values[name]) for name in stage.sends if not real or values[name].type.has_gradient)
 
     def _pair(self, stage: int, other: int) -> Group:
         return self.prices.pair(self.pipeline.place(stage), self.pipeline.place(other))

@@ -170,7 +170,7 @@ class Reader:
             raise UnsupportedError(
                 f"{fqn} is a plain tensor attribute of a model on meta: it has no values; register it as a buffer"
             )
-        if value.numel() == 1:
+        if value.numel() == 1 and not type_.is_complex:
             attrs: dict[str, Attr] = {"size": type_.shape, "fill_value": value.item(), "dtype": type_.dtype}
             name = self.emit("aten.full.default", (), attrs, type_, "")
             if self._aliases is not None:
@@ -295,7 +295,7 @@ class Reader:
         return results if enabled else tuple(self._detached(name, source) for name in results)
 
     def _detached(self, name: Bound, source: str) -> Bound:
-        if not isinstance(name, str) or not self._types[name].is_float:
+        if not isinstance(name, str) or not self._types[name].has_gradient:
             return name
         current = self._current(name)
         if current not in self._learns:

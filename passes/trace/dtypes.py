@@ -10,7 +10,7 @@ from autopar.ir.types import DTYPE_BYTES, TensorType
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16,
     "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8,
-    "u8": torch.uint8, "bool": torch.bool,
+    "u8": torch.uint8, "bool": torch.bool, "c128": torch.complex128, "c64": torch.complex64,
 }  # fmt: skip
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}

@@ -15,6 +15,7 @@ from autopar.passes.canonicalize import RULES
 from autopar.passes.trace.buffers import refuse_cumulative_averages
 from autopar.passes.trace.calling import calling
 from autopar.passes.trace.communication import refuse_distributed
+from autopar.passes.trace.complexes import refuse_complex
 from autopar.passes.trace.composite import write_out
 from autopar.passes.trace.convert import Reader, is_read
 from autopar.passes.trace.experts import experts_as_one
@@ -85,6 +86,7 @@ def trace(
                 raise
     else:
         reader, graph, updates = read(None)
+    refuse_complex(graph)
     returned = flat_model.returned
     assert returned.spec is not None
     return Traced(

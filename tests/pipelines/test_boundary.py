@@ -51,6 +51,16 @@ def test_gradients_go_back_to_real_numbers_and_are_zero_where_nothing_uses_them(
     ]  # fmt: skip
 
 
+def test_complex_numbers_cross_as_pairs_with_their_gradients() -> None:
+    used, table = torch.randn(3, dtype=torch.complex128, requires_grad=True), torch.randn((), dtype=torch.complex64)
+    arrived, received = crossed([used * 1j, table])
+    assert torch.equal(arrived[0], used * 1j)
+    assert torch.equal(arrived[1], table)
+    assert [(value.dtype, value.shape) for value in received] == [(torch.float64, (3, 2)), (torch.float32, (2,))]
+    torch.view_as_real(arrived[0] * arrived[1]).sum().backward()
+    assert all(value.requires_grad and value.grad is not None for value in received)
+
+
 def test_where_torch_sends_a_gradient_back_for_everything_everything_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boundary, "WHOLE_NUMBERS_CROSS", False)
     used = torch.ones(3, dtype=torch.float64, requires_grad=True)

@@ -15,7 +15,7 @@ class Arg:
     """One tensor operand.
 
     kind: float, positive, part (between 0 and 1), above (1), fixed (a float without gradient), int (below
-    ``high``), bool.
+    ``high``), bool, complex (drawn as pairs, one dim more than ``shape``).
     """
 
     shape: tuple[int, ...]
@@ -27,7 +27,8 @@ class Arg:
             return torch.rand(self.shape, generator=generator) < 0.6
         if self.kind == "int":
             return torch.randint(0, self.high, self.shape, generator=generator)
-        values = torch.randn(self.shape, generator=generator, dtype=torch.float64)
+        shape = (*self.shape, 2) if self.kind == "complex" else self.shape
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
         if self.kind == "part":
             return values.sigmoid()
         if self.kind == "above":
@@ -36,7 +37,7 @@ class Arg:
 
     @property
     def trains(self) -> bool:
-        return self.kind in ("float", "positive", "part", "above")
+        return self.kind in ("float", "positive", "part", "above", "complex")
 
 
 Operand: TypeAlias = "Arg | None | tuple[Arg | None, ...]"
@@ -74,6 +75,10 @@ def above(*shape: int) -> Arg:
 
 def fixed(*shape: int) -> Arg:
     return Arg(shape, "fixed")
+
+
+def pairs(*shape: int) -> Arg:
+    return Arg(shape, "complex")
 
 
 def ints(high: int, *shape: int) -> Arg:

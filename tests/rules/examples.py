@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autopar.ir.types import Attr
-from tests.rules.example import Example, Operand, bools, call, f, fixed, ints, positive
+from tests.rules.example import Example, Operand, bools, call, f, fixed, ints, pairs, positive
 from tests.rules.examples_indexing import INDEXING
 from tests.rules.examples_spatial import SPATIAL
 
@@ -53,6 +53,13 @@ def _pointwise() -> None:
                  "bitwise_or.Tensor"):  # fmt: skip
         ex(f"aten.{name}", bools(12, 1), bools(4))
     ex("autopar.detach", f(12, 5))
+    ex("aten.polar.default", positive(12, 5), f(12, 5))
+    ex("aten.polar.default", positive(1), f(4, 6))
+    for name in ("add", "sub", "mul", "div"):
+        ex(f"aten.{name}.Tensor", pairs(12, 1, 5), pairs(4, 1))
+        ex(f"aten.{name}.Tensor", f(4, 6), pairs(6))
+    ex("aten.mul.Tensor", pairs(4, 6), f(4, 6))
+    ex("aten.neg.default", pairs(4, 6))
     ex("aten.to.dtype", f(12, 5), dtype="f64")
     ex("aten.to.dtype", ints(9, 12), dtype="f64")
     ex("aten.where.self", bools(12, 1), f(12, 4), f(4))
@@ -158,6 +165,18 @@ def _views() -> None:
     ex("aten.gather.default", f(12, 4), ints(4, 6, 4), dim=-1)
 
 
+def _complex_views() -> None:
+    ex("autopar.as_complex", f(12, 5, 2))
+    ex("autopar.as_complex", f(2))
+    ex("aten.view_as_real.default", pairs(12, 5))
+    ex("aten.reshape.default", pairs(12, 5), shape=(3, 4, 5))
+    ex("aten.permute.default", pairs(12, 5), dims=(1, 0))
+    ex("aten.expand.default", pairs(12, 1), size=(12, 4))
+    ex("aten.slice.Tensor", pairs(5, 12), dim=0, start=1, end=4)
+    ex("aten.cat.default", (pairs(3, 12), pairs(2, 12)), dim=0)
+    ex("aten.index.Tensor", pairs(5, 12), (ints(5, 12),))
+
+
 def _whole() -> None:
     ex("aten.arange.default", end=12, dtype="i64")
     ex("aten.arange.start", start=3, end=9, dtype="i64")
@@ -217,7 +236,7 @@ def _draws() -> None:
     ex("autopar.advance", ints(1000, 4), by=3)
 
 
-for group in (_pointwise, _products, _reductions, _views, _whole, _losses, _experts, _draws):
+for group in (_pointwise, _products, _reductions, _views, _complex_views, _whole, _losses, _experts, _draws):
     group()
 
 # Rows that cannot be run by themselves, and why.

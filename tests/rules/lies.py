@@ -9,4 +9,6 @@ LIES: list[tuple[str, str, dict[str, str]]] = [
     ("aten.matmul.default", "*b m k, *b k n -> *b m n", {"reduce": "max"}),
     ("autopar.row_max", "*b v -> *b", {"reduce": "sum"}),
     ("aten.amax.default", "reduction", {}),
+    ("autopar.as_complex", "*b c -> *b", {}),
+    ("aten.polar.default", "*b, *b -> *b", {"partial": "0+1"}),
 ]

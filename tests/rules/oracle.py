@@ -105,14 +105,18 @@ class _Builder:
             return name
         sizes = tuple(size for _, size in self.mesh.axes)
         dims = tuple(range(len(sizes)))
-        parts = torch.randint(-5, 5, (*sizes, *arg.shape), generator=self.generator).to(drawn.dtype)
+        parts = torch.randint(-5, 5, (*sizes, *drawn.shape), generator=self.generator).to(drawn.dtype)
         if arg.kind != "int":
             parts += self.rounded(torch.rand(parts.shape, generator=self.generator, dtype=torch.float64))
         parts[(0,) * len(sizes)] += drawn - parts.sum(dims)
         self.stored(f"{name}_parts", parts.requires_grad_(arg.trains), "param" if arg.trains else "constant")
+        summed = f"{name}_pairs" if arg.kind == "complex" else name
         self.whole[name] = parts.sum(dims)
-        self.nodes.append(Node(results=(Value(name, type_of(drawn)),), target="aten.sum.dim_IntList",
+        self.nodes.append(Node(results=(Value(summed, type_of(drawn)),), target="aten.sum.dim_IntList",
                                operands=(f"{name}_parts",), attrs=(("dim", dims),)))  # fmt: skip
+        if arg.kind == "complex":
+            self.whole[name] = torch.view_as_complex(self.whole[name])
+            self.op(name, "autopar.as_complex", (summed,), self.whole[name])
         return name
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
@@ -133,9 +137,14 @@ class _Builder:
                 continue
             weights = torch.randn(result.shape, generator=self.generator, dtype=result.dtype)
             self.stored(f"{name}_w", weights, "constant")
-            part = (result * weights).sum()
-            self.op(f"{name}_x", "aten.mul.Tensor", (name, f"{name}_w"), weights)
-            self.op(f"{name}_s", "aten.sum.default", (f"{name}_x",), part)
+            weighted = result * weights
+            self.op(f"{name}_x", "aten.mul.Tensor", (name, f"{name}_w"), weighted)
+            last_of = f"{name}_x"
+            if weighted.is_complex():
+                weighted, last_of = torch.view_as_real(weighted), f"{name}_r"
+                self.op(last_of, "aten.view_as_real.default", (f"{name}_x",), weighted)
+            part = weighted.sum()
+            self.op(f"{name}_s", "aten.sum.default", (last_of,), part)
             if total is None:
                 total, last = part, f"{name}_s"
             else:
@@ -161,7 +170,11 @@ def check(case: Case, chosen: Strategy) -> None:
     choices = {NAME: chosen.text(mesh)}
     for name, layout in zip(flat_operands(case.node), chosen.operands, strict=True):
         if name is not None and layout is not None and f"{name}_parts" in case.tensors:
-            choices[name] = {axis: f"d{i}" for i, axis in enumerate(mesh.names) if layout[axis] == P}
+            axes = {axis: f"d{i}" for i, axis in enumerate(mesh.names) if layout[axis] == P}
+            if case.model.graph.producers()[name].target == "autopar.as_complex":
+                choices[f"{name}_pairs"], choices[name] = axes, dict.fromkeys(axes, "P0")
+            else:
+                choices[name] = axes
     program = lowered(case.model, mesh, choices)
     found = simulate(program, {}, case.tensors)
     for expected, got in zip(case.forward, found.outputs[-len(case.forward) :], strict=True):
@@ -174,7 +187,7 @@ def check(case: Case, chosen: Strategy) -> None:
 def _same(got: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float) -> None:
     assert got.dtype == expected.dtype, f"{what}: {got.dtype}, not {expected.dtype}"
     assert got.shape == expected.shape, f"{what}: {list(got.shape)}, not {list(expected.shape)}"
-    if not expected.is_floating_point():
+    if not (expected.is_floating_point() or expected.is_complex()):
         assert torch.equal(got, expected), f"{what} differs"
         return
     scale = max(float(expected.abs().max()), 1.0) if expected.numel() else 1.0

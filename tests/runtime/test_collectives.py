@@ -24,12 +24,13 @@ SEEDS = range(60)
 
 
 def problem(seed: int) -> tuple[tuple[Step, ...], list[Tensor], list[Tensor]]:
-    """Steps, a random value of every rank, and a random gradient of every rank."""
+    """Steps, a random value of every rank, and a random gradient of every rank; every third time complex ones."""
+    dtype = torch.complex128 if seed % 3 == 0 else torch.float64
     draw = random.Random(seed)
     src, dst = random_layout(draw, MESH, [R, P]), random_layout(draw, MESH, [R, RSTAR, P])
     torch.manual_seed(seed)
-    values = [torch.randn(src.local_shape(SHAPE), dtype=torch.float64) for _ in range(4)]
-    gradients = [torch.randn(dst.local_shape(SHAPE), dtype=torch.float64) for _ in range(4)]
+    values = [torch.randn(src.local_shape(SHAPE), dtype=dtype) for _ in range(4)]
+    gradients = [torch.randn(dst.local_shape(SHAPE), dtype=dtype).conj() for _ in range(4)]
     return convert(src, dst, SHAPE, grad=True), values, gradients
 
 

@@ -21,6 +21,8 @@ def doubled(tree: Any) -> Any:
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     assert a.shape == b.shape
     assert a.dtype == b.dtype
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
     gap = (a.detach().double() - b.detach().double()).abs().nan_to_num(posinf=0.0)
     return float(gap.max()) if a.numel() else 0.0
 

@@ -15,7 +15,7 @@ from autopar.passes.trace import Traced
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16,
     "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
-    "bool": torch.bool,
+    "bool": torch.bool, "c128": torch.complex128, "c64": torch.complex64,
 }  # fmt: skip
 _DTYPE_KEYS = ("dtype",)
 
@@ -137,6 +137,7 @@ OURS: dict[str, Any] = {
     "cross_entropy_rows": cross_entropy_rows,
     "soft_cross_entropy_rows": cross_entropy_rows,
     "count_targets": count_targets,
+    "as_complex": lambda x: torch.view_as_complex(x.contiguous()),
     "detach": torch.Tensor.detach,
     "pick": pick,
     "batch_norm": batch_norm,
