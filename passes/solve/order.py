@@ -18,6 +18,7 @@ from functools import lru_cache
 
 EASY_ENTRIES, HARD_ENTRIES = 1 << 15, 1 << 21
 RESTARTS, MOVES = 20, 600
+VARIABLES = 400  # of a segment with more of them fewer restarts and moves are tried, which take as long each
 SPREAD = 0.4
 MEAN_MOVE = 20.0
 
@@ -44,14 +45,14 @@ def elimination_order(
         large, small = sorted(pair, key=lambda v: (-domains[v], v))
         selectors.setdefault(large, set()).add(small)
     best, entries = _greedy(domains, graph, kept, [1.0] * len(domains), selectors)
-    draw = random.Random(0)
-    for _ in range(RESTARTS if entries > EASY_ENTRIES else 0):
+    draw, share = random.Random(0), min(1.0, VARIABLES / max(len(domains), 1))
+    for _ in range(math.ceil(RESTARTS * share) if entries > EASY_ENTRIES else 0):
         hurry = draw.random()
         powers = [(1.0 + SPREAD * draw.random()) * (hurry if v in selectors else 1.0) for v in range(len(domains))]
         found = _greedy(domains, graph, kept, powers, selectors)
         if found[1] < entries:
             best, entries = found
-    for _ in range(MOVES if entries > HARD_ENTRIES else 0):
+    for _ in range(math.ceil(MOVES * share) if entries > HARD_ENTRIES else 0):
         moved = list(best)
         start = draw.randrange(len(moved))
         v = moved.pop(start)
