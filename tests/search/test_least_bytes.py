@@ -12,7 +12,7 @@ import transformers
 from autopar.arguments import check
 from autopar.compiling import ready
 from autopar.errors import InfeasibleError
-from autopar.finding import find_plan
+from autopar.finding import Prepared, find_plan
 from autopar.ir.plan import Plan
 from autopar.passes.least_bytes import LeastBytes
 from autopar.passes.outer import Candidate
@@ -50,32 +50,35 @@ def tokens() -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "labels": ids}
 
 
-def planned(mesh: Mapping[str, int] | None, **options: Any) -> tuple[Plan, LeastBytes, list[Candidate]]:
-    """The plan, and outer choices among which it is."""
+def asked_of(mesh: Mapping[str, int] | None, **options: Any) -> tuple[Prepared, LeastBytes, list[Candidate]]:
+    """The model, and what it has to choose from."""
     arguments = check(cluster="1x4xH100-SXM", mesh=mesh, **options)
     prepared = ready(mixture(), tokens(), arguments)
     marks = positions(prepared.model.graph, prepared.model.rules, prepared.model.settings.inputs)
     model, candidates = asked(prepared.model, arguments.cluster, arguments.limits(), marks)
-    return find_plan(prepared, arguments)[0], LeastBytes(model, arguments.profile), candidates
+    return prepared, LeastBytes(model, arguments.profile), candidates
+
+
+def planned(prepared: Prepared, mesh: Mapping[str, int] | None, **options: Any) -> Plan:
+    return find_plan(prepared, check(cluster="1x4xH100-SXM", mesh=mesh, **options))[0]
 
 
 @pytest.mark.parametrize(("mesh", "options"), CASES, ids=str)
 def test_every_plan_holds_as_much_and_some_plan_little_more(mesh: dict[str, int], options: dict[str, Any]) -> None:
-    _, least_bytes, candidates = planned(mesh, **options)
-    plan, _, _ = planned(mesh, memory_budget=3 * min(map(least_bytes.of, candidates)), **options)
+    prepared, least_bytes, candidates = asked_of(mesh, **options)
+    plan = planned(prepared, mesh, memory_budget=3 * min(map(least_bytes.of, candidates)), **options)
     least = next(least_bytes.of(each) for each in candidates if plan.num_microbatches in (each.count, *each.more))
     assert least <= max(plan.memory.peak_bytes)
 
 
 def test_a_pipeline_that_cannot_fit_is_not_laid_out() -> None:
-    """Of a free search most: what its devices compute with, and gradients of earlier microbatches, are whole there."""
+    """Nor some of a free search: what they compute with, and earlier gradients, are whole on each device."""
     mesh = {"pp": 2, "dp": 2}
-    plan, least_bytes, candidates = planned(mesh)
+    prepared, least_bytes, candidates = asked_of(mesh)
     budget = min(map(least_bytes.of, candidates)) - 1
     with pytest.raises(InfeasibleError) as refusal:
-        planned(mesh, memory_budget=budget)
+        planned(prepared, mesh, memory_budget=budget, time_limit=1)
     needed = int(str(refusal.value.details["needed_bytes"]))
-    assert budget < needed <= max(plan.memory.peak_bytes)
-    free, least_bytes, candidates = planned(None, memory_budget=budget)
-    assert max(free.memory.peak_bytes) <= budget
+    assert budget < needed <= max(planned(prepared, mesh).memory.peak_bytes)
+    _, least_bytes, candidates = asked_of(None)
     assert 0 < sum(least_bytes.fit(each, budget) for each in candidates) < len(candidates)
