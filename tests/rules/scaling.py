@@ -50,7 +50,8 @@ KEPT: dict[str, tuple[str, ...]] = {
 # bounds the index.
 WHOLE_KEPT = (
     "aten.topk.default", "aten.kthvalue.default", "aten.one_hot.default", "aten.linalg_inv.default", "aten.scatter.src",
-    "aten.scatter.value", "aten.scatter_add.default", "aten.scatter_reduce.two",
+    "aten.scatter.value", "aten.scatter_add.default", "aten.scatter_reduce.two", "autopar.as_complex",
+    "aten.view_as_real.default",
 )  # fmt: skip
 
 # Derivations whose whole dims may have any size too. Elsewhere other operands, attributes or indices depend on
@@ -121,7 +122,10 @@ def drawn_operands(example: Example) -> list[object]:
     generator = torch.Generator().manual_seed(0)
 
     def one(arg: Arg | None) -> object:
-        return None if arg is None else arg.draw(generator)
+        if arg is None:
+            return None
+        drawn = arg.draw(generator)
+        return torch.view_as_complex(drawn) if arg.kind == "complex" else drawn
 
     return [tuple(map(one, item)) if isinstance(item, tuple) else one(item) for item in example.operands]
 
