@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from autopar.ir.errors import UsageError
+from autopar.ir.types import DTYPE_BYTES
 
 Dtype = Literal[
     "f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2", "i64", "i32", "i16", "i8", "u8", "bool", "c128", "c64"
 ]  # fmt: skip
 
-_BYTES: dict[str, int] = {
-    "f64": 8, "f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "f8e5m2": 1,
-    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1, "c128": 16, "c64": 8,
-}  # fmt: skip
+_BYTES = {**DTYPE_BYTES, "f8e4m3": 1, "f8e5m2": 1}
 
 _PEAK_KEYS: dict[str, str] = {
     "f64": "fp64_tflops", "f32": "fp32_tflops", "bf16": "bf16_tflops", "f16": "fp16_tflops",

@@ -62,12 +62,7 @@ def standards(
     def found(name: str, memory_bytes: int) -> Found:
         left_s = deadline_s - time.monotonic()
         limits = Limits(memory_bytes=memory_bytes, like=name, time_limit_s=left_s)
-        try:
-            made = search(free, cluster, profile, limits, known=known) if left_s > 0 else None
-        except LimitReachedError:
-            if time.monotonic() < deadline_s:
-                raise
-            made = None
+        made = search(free, cluster, profile, limits, known=known) if left_s > 0 else None
         if made is None or not made.complete:
             raise LimitReachedError(LATE, details={"why": LATE})
         return made

@@ -97,7 +97,7 @@ class Pipelines:
         sent, *states = (2 * shape.microbatches * transfer_ns(size, pricing) for size in (arriving, *sizes.by_state))
         loose = replace(encoded, problem=apart(encoded.problem))  # costs no more, and is much smaller
         lean = holding(loose, 0).problem
-        none, one = Model(lean), Model(loose.problem)
+        none, one = (Model(each, most_joined=standing.bounds.most_joined) for each in (lean, loose.problem))
         own = None if anywhere else ends(model, holding(encoded, 0))
 
         def groups(runs: list[range]) -> list[Places]:

@@ -22,6 +22,7 @@ from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import LimitReachedError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS
+from autopar.ir.plan import LATE
 from autopar.passes.assignment import decode
 from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
@@ -102,10 +103,11 @@ class _Search:
     def failure(self) -> Exception:
         """Why there is no plan."""
         budget, closest = self.standing.limits.memory_bytes, self.standing.closest
+        late = LimitReachedError(
+            "the time limit ended the search before any plan was found", details={"why": LATE}
+        )
         if closest is None or not self.complete:
-            return self.limit or self.bounds.refused or LimitReachedError(
-                "the time limit ended the search before any plan was found"
-            )
+            return late if not self.complete else self.limit or self.bounds.refused or late
         if closest.solution.status == "unknown":
             return LimitReachedError(
                 f"no plan was found within the limits of effort; closest was mesh({closest.candidate.full}) at "
@@ -245,7 +247,7 @@ class _Search:
                 break
             enough = self.standing.best is not None and candidate.rank[0] >= self.standing.best_ns
             if enough or (overdue and (self.standing.best is not None or self.quick)):
-                self.complete = self.complete and not overdue
+                self.complete = self.complete and enough
                 break
             if self.quick and self.idle >= PATIENCE:
                 break

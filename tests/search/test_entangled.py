@@ -10,6 +10,7 @@ from torch import nn
 
 import autopar
 from autopar.errors import LimitReachedError
+from autopar.passes import bounds
 from autopar.passes.bounds import Bounds
 from autopar.passes.outer import Candidate
 
@@ -46,3 +47,14 @@ def test_others_are_planned_and_the_gap_tells(monkeypatch: pytest.MonkeyPatch) -
 def test_where_all_are_the_first_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LimitReachedError, match=REASON):
         planned(monkeypatch, None)
+
+
+def test_what_would_take_a_search_over_is_left_out_of_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mesh that is named is worked out."""
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    given = model, (torch.zeros(4096, 64), torch.zeros(4096, 64))
+    options: dict[str, Any] = {"cluster": "1x4xA100-SXM-80GB", "loss_fn": nn.functional.mse_loss}
+    monkeypatch.setattr(bounds, "MOST_JOINED", 1)
+    with pytest.raises(LimitReachedError, match=r"too entangled for a search of meshes.*name the mesh"):
+        autopar.plan(*given, **options)
+    assert autopar.plan(*given, mesh={"dp": 4}, **options).gap == 0
