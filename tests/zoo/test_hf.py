@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from autopar.ir.errors import UsageError
-from autopar.zoo.hf import build_hf
+from autopar.zoo.hf import architecture, build_hf
+from autopar.zoo.reduce import reduced
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -152,3 +153,14 @@ def test_a_broken_configuration_is_a_usage_error(tmp_path, text):
 def test_a_depth_of_zero_is_refused(config):
     with pytest.raises(UsageError, match="--layers is 0"):
         built(config(**LLAMA), layers=0)
+
+
+def test_a_mixture_whose_configuration_names_no_number_of_chosen_experts_is_reduced(config):
+    """Switch sends each token to one."""
+    path = config(
+        model_type="switch_transformers", num_experts=64, num_layers=2, num_decoder_layers=2, num_heads=8,
+        decoder_start_token_id=0, pad_token_id=0,
+    )
+    made = reduced(architecture(str(path)))
+    assert made.config.num_experts == 16
+    assert made.build("cpu")(**made.draw(2, 8, 0)).loss.isfinite()
