@@ -103,11 +103,11 @@ class _Search:
     def failure(self) -> Exception:
         """Why there is no plan."""
         budget, closest = self.standing.limits.memory_bytes, self.standing.closest
-        late = LimitReachedError(
-            "the time limit ended the search before any plan was found", details={"why": LATE}
-        )
-        if closest is None or not self.complete:
-            return late if not self.complete else self.limit or self.bounds.refused or late
+        late = LimitReachedError("the time limit ended the search before any plan was found", details={"why": LATE})
+        if not self.complete:
+            return late
+        if closest is None:
+            return self.limit or self.bounds.refused or late
         if closest.solution.status == "unknown":
             return LimitReachedError(
                 f"no plan was found within the limits of effort; closest was mesh({closest.candidate.full}) at "
