@@ -122,12 +122,14 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
 
 @contextmanager
 def _no_custom_functions() -> Iterator[None]:
-    """Inside, a ``torch.autograd.Function`` is refused by name, but for those of registered operators."""
+    """Inside, a ``torch.autograd.Function`` is refused by name, but for those of registered operators and of torch's
+    collectives."""
     function = torch.autograd.Function
     original = vars(function)["apply"]
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__ == "torch._library.autograd":  # of an operator, which is traced whole
+        # Of an operator, which is traced whole, or of a collective, which is refused as one.
+        if cls.__module__ in ("torch._library.autograd", "torch.distributed._functional_collectives"):
             return original.__get__(None, cls)(*args, **kwargs)
         raise UnsupportedError(
             f"the model calls {cls.__module__}.{cls.__qualname__}, a torch.autograd.Function: its backward "

@@ -64,6 +64,10 @@ NOT_OFFERED: dict[str, dict[str, str]] = {
         "S(0),S(0) -> S(0)": "DTensor is wrong where the index has fewer rows than the operand: row i of the index "
         "reads row i, which another device has; where it has all rows we offer it"
     },
+    "aten.index_select.default": {
+        f"P(sum),S(0) -> S({dim})": "DTensor of torch 2.11 is wrong: what is picked of summands are summands"
+        for dim in range(2)
+    },
     "aten.binary_cross_entropy.default": {"R,R,P(sum) -> P(sum)": "a weight is given to the loss, and is no summand"},
     "aten.huber_loss.default": {
         "*": "a mean of shards is no summand; canonical losses stand element by element, with a sum after them"

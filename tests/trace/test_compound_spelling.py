@@ -58,6 +58,8 @@ COMPOUND: dict[str, tuple[Body, list[str]]] = {
 @pytest.mark.parametrize("name", COMPOUND)
 def test_a_compound_operation_is_written_out(name: str) -> None:
     body, expected = COMPOUND[name]
+    if name == "smallest_and_largest" and torch.__version__ < "2.12":
+        pytest.skip("torch 2.11 has no gradient of aminmax")
     assert sorted(words(body, (2, 4, 4, 4))) == sorted(expected)
 
 
