@@ -59,8 +59,8 @@ def work(
     ``tensors``: local shape and dtype of each operand and result; ``drawn``: elements of the first result;
     ``wanted``: which operands get a gradient; ``beside``: numbers read and written besides (``Row.moved``).
     """
-    dtype = next((dtype for _, dtype in reversed(tensors) if dtype in FLOAT_DTYPES), "i64")
-    moved = sum(math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in tensors) + beside * DTYPE_BYTES[dtype]
+    dtype = entry.computes or next((dtype for _, dtype in reversed(tensors) if dtype in FLOAT_DTYPES), "i64")
+    moved = sum(math.prod(shape) * DTYPE_BYTES[kind] for shape, kind in tensors) + beside * DTYPE_BYTES[dtype]
     shapes = tuple(shape for shape, _ in tensors)
 
     def cost(phase: Phase, share: float, extra: int) -> OpCost:

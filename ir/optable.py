@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autopar.ir import derive_experts, derive_index, derive_spatial  # noqa: F401  (they register derivations)
+from autopar.ir import derive_delta_rule, derive_experts, derive_index, derive_spatial  # noqa: F401  (they register derivations)
 from autopar.ir.derive import DERIVATIONS
 from autopar.ir.errors import IRError, UsageError
 from autopar.ir.graph import Node
 from autopar.ir.registry import REGISTERED
 from autopar.ir.rows_common import arithmetic_rows, network_rows, view_rows
 from autopar.ir.rows_pointwise import index_rows, pointwise_rows, reduction_rows
-from autopar.ir.rows_program import cross_entropy_rows, expert_rows, state_rows
+from autopar.ir.rows_program import cross_entropy_rows, delta_rule_rows, expert_rows, state_rows
 from autopar.ir.rows_spatial import spatial_rows
 from autopar.ir.rules import ALL, RESULT, NodeRule, Row, instantiate, parse_side, partial_sets
 
@@ -100,6 +100,6 @@ def _misfit(
     )
 
 
-for rows in (arithmetic_rows, network_rows, view_rows, state_rows, cross_entropy_rows, expert_rows, pointwise_rows,
-             reduction_rows, index_rows, spatial_rows):  # fmt: skip
+for rows in (arithmetic_rows, network_rows, view_rows, state_rows, cross_entropy_rows, expert_rows, delta_rule_rows,
+             pointwise_rows, reduction_rows, index_rows, spatial_rows):  # fmt: skip
     rows(rule)

@@ -42,6 +42,13 @@ def cross_entropy_rows(rule: Rule) -> None:
     rule("autopar.count_targets", "*b, !w ->", backward=0.0, op_class="loss")
 
 
+def delta_rule_rows(rule: Rule) -> None:
+    # Of each chunk two products of keys, two triangular systems and one product with the values; of each token three
+    # with the state. All that autograd keeps is written once and read once; the function computes in float32.
+    rule("autopar.delta_rule", "delta_rule", flops="6 b s h r d v + 5 b s h r c d + 3 b s h r c v",
+         moved="2 b s h r kept", inner="b s h r kept", computes="f32", op_class="attention")  # fmt: skip
+
+
 def expert_rows(rule: Rule) -> None:
     # Each token goes through k of the experts: two products, gated between, of rows put in their order and back. Of
     # the operands all but the index, 4 of 5, want a gradient.

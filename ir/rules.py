@@ -98,6 +98,7 @@ class Row:
     moved: numbers read and written besides, forward; inner: those of them that autograd keeps; in words as flops.
     exchanged: numbers that a device sends, and gets back as many, where an axis owns the factors of an exchange,
         forward and again backward; autograd keeps those that came.
+    computes: element type that it works in, and keeps numbers of its own in, whatever that of its operands.
     op_class: class of the efficiency curve; ``view`` costs nothing.
     uneven: factors of classes that may be cut into padded parts (``Layout.padded``): zeros, or what this
     operation makes of them, beyond the end do no harm here, in forward or backward; ``RESULT``: all that
@@ -115,6 +116,7 @@ class Row:
     moved: str = ""
     inner: str = ""
     exchanged: str = ""
+    computes: str = ""
     op_class: str = "pointwise"
     reduce: str = "sum"
     contiguous: tuple[str, ...] = ()

@@ -191,7 +191,7 @@ class Pricing:
         numbers = self._most(entry.inner, rule, choices)
         if any(choice.into is not None for choice in choices):
             numbers += self._most(entry.exchanged, rule, choices)
-        return numbers * DTYPE_BYTES[dtype]
+        return numbers * DTYPE_BYTES[entry.computes or dtype]
 
     def op_ns(self, cost: OpCost | None) -> int:
         """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""

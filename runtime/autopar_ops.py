@@ -1,8 +1,8 @@
 """The operations of our own: plain differentiable functions of local tensors.
 
 ``start`` is the global index of the first element that this device holds, already summed over the mesh
-axes; ``dtype`` is the element type of the result as the IR declares it. Cross-entropy and experts have files of their
-own, ``cross_entropy.py`` and ``experts.py``.
+axes; ``dtype`` is the element type of the result as the IR declares it. Cross-entropy, experts and
+the delta rule have files of their own: ``cross_entropy.py``, ``experts.py`` and ``delta_rule.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autopar.runtime import cross_entropy as losses
+from autopar.runtime.delta_rule import delta_rule
 from autopar.runtime.exchange import exchanged
 from autopar.runtime.experts import expert_bias, experts
 
@@ -100,4 +101,5 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "assign": assign,
     "experts": experts_here,
     "expert_bias": expert_bias,
+    "delta_rule": delta_rule,
 }

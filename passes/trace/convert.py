@@ -16,13 +16,13 @@ from torch.export.graph_signature import InputKind
 from autopar.ir.errors import UnsupportedError
 from autopar.ir.graph import Graph, Node, Operand, Value, sorted_attrs
 from autopar.ir.types import Attr, TensorType
+from autopar.passes.trace import delta_rule, experts
 from autopar.passes.trace.aliases import Aliases
 from autopar.passes.trace.arguments import bind
 from autopar.passes.trace.assigns import DETACH, Write, with_assigns
 from autopar.passes.trace.chains import middles
 from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
-from autopar.passes.trace.experts import TARGETS
 from autopar.passes.trace.instances import Instance
 from autopar.passes.trace.repeats import MARK, REPEAT_ONE, REPEATS, UnrepeatableError
 from autopar.passes.trace.replay import regions, standing_for
@@ -43,6 +43,7 @@ _NO_EFFECT = (
 _CASTS = ("aten.to.device", "aten.to.dtype_layout", "aten.to.prim_Device", "aten._to_copy.default")
 # May give the very tensor that they are given, which torch then takes for their result wherever it is used later.
 _SAME_TENSOR = ("to", "contiguous", "dropout", "feature_dropout", "alpha_dropout", "positive", "real", "flatten")
+_OURS = {**delta_rule.TARGETS, **experts.TARGETS}
 _TRANSPARENT = ("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default")
 
 
@@ -239,7 +240,7 @@ class Reader:
             return pieces[node.args[1]]
         if not isinstance(target, torch._ops.OpOverload):
             return self._region(module, node, source)
-        name = TARGETS.get(str(target), str(target))
+        name = _OURS.get(str(target), str(target))
         if name.startswith(_NO_EFFECT):
             return None
         if name in _TRANSPARENT or (name.split(".")[1] in _SAME_TENSOR and _gives_itself(node)):

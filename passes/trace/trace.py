@@ -18,6 +18,7 @@ from autopar.passes.trace.communication import refuse_distributed
 from autopar.passes.trace.complexes import refuse_complex
 from autopar.passes.trace.composite import write_out
 from autopar.passes.trace.convert import Reader, is_read
+from autopar.passes.trace.delta_rule import delta_rules_as_one
 from autopar.passes.trace.experts import experts_as_one
 from autopar.passes.trace.experts_apart import experts_stacked
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
@@ -66,7 +67,7 @@ def trace(
 
     def read(repeats: Repeats | None) -> tuple[Reader, Graph, tuple[str, ...]]:
         flat_model.repeats = repeats
-        with experts_as_one(model), experts_stacked(model), standing_in(model, stand_ins):
+        with experts_as_one(model), experts_stacked(model), delta_rules_as_one(model), standing_in(model, stand_ins):
             program = export(flat_model, fakes)
         write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
         names = {PREFIX + name: fqn for name, fqn in canonical.items()}

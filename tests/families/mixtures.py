@@ -63,5 +63,8 @@ MIXTURES: tuple[Family, ...] = (
     _mixture("olmoe", "OlmoeForCausalLM", "OlmoeConfig", num_experts=4),
     _mixture("gpt-oss", "GptOssForCausalLM", "GptOssConfig", num_local_experts=4, head_dim=8, sliding_window=8),
     _mixture("granite-moe", "GraniteMoeForCausalLM", "GraniteMoeConfig", num_local_experts=4),
+    _mixture("qwen3-next", "Qwen3NextForCausalLM", "Qwen3NextConfig", num_experts=4, moe_intermediate_size=16,
+             shared_expert_intermediate_size=24, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4,
+             linear_key_head_dim=8, linear_value_head_dim=8, layer_types=["linear_attention", "full_attention"]),
     Family(name="switch", build=_switch, batch=masked_batch, tolerance=1e-10),  # its encoder asks for a mask
 )  # fmt: skip

@@ -226,6 +226,14 @@ def _experts() -> None:
     ex("autopar.expert_bias", ints(3, 4, 1), f(4, 1), f(3, 6))
 
 
+def _delta_rules() -> None:
+    """The model's function is one in float64, of a decay a head or a channel, with grouped heads or without."""
+    how: dict[str, Attr] = {"function": "tests.linear.plain.bounded", "chunk": 64, "normalized": True}
+    for keys, values, channels in (((2, 4, 6, 3), 12, ()), ((4, 3, 2, 2), 2, (2,)), ((1, 5, 1, 4), 6, ())):
+        heads = (*keys[:2], values)
+        ex("autopar.delta_rule", f(*keys), f(*keys), f(*heads, 5), f(*heads, *channels), f(*heads), **how)
+
+
 def _draws() -> None:
     """The last operand is the state of the random numbers."""
     for shape in ((12, 1, 5), (4, 6), (12,), (2, 3, 4, 6)):
@@ -236,7 +244,7 @@ def _draws() -> None:
     ex("autopar.advance", ints(1000, 4), by=3)
 
 
-for group in (_pointwise, _products, _reductions, _views, _complex_views, _whole, _losses, _experts, _draws):
+for group in (_pointwise, _products, _reductions, _views, _complex_views, _whole, _losses, _experts, _delta_rules, _draws):
     group()
 
 # Rows that cannot be run by themselves, and why.

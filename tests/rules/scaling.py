@@ -57,7 +57,7 @@ WHOLE_KEPT = (
 # Derivations whose whole dims may have any size too. Elsewhere other operands, attributes or indices depend on
 # them in ways that the rule does not say (kernels, gates, pieces), and torch does not check them all.
 ANY_SIZE = (
-    "along_dim", "attention", "diff", "gather", "index_select", "layer_norm", "nonlinear_reduction", "pad", "slice_dim",
+    "along_dim", "attention", "delta_rule", "diff", "gather", "index_select", "layer_norm", "nonlinear_reduction", "pad", "slice_dim",
 )  # fmt: skip
 
 # Which dim of which operand bounds an index: (operand, dim), or the attribute that holds the dim.

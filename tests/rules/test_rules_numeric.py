@@ -72,6 +72,7 @@ def offered(target: str, size: int = 2) -> set[str]:
         ("aten.linear.default", {"*b0", "*b1", "k", "n", "P0", "P1", "-"}),
         ("aten.layer_norm.default", {"d0", "d1", "-"}),
         ("autopar.experts", {"t", "t>e", "e", "i", "-"}),
+        ("autopar.delta_rule", {"b", "h", "r", "-"}),
         ("autopar.dropout", {"*b0", "*b1", "*b2", "*b3", "P0", "-"}),
     ],
 )
