@@ -21,7 +21,8 @@ def delta_rule(node: Node, operands: Sequence[Shape | None], results: Sequence[S
     assert q is not None and v is not None and decay is not None
     chunk = int(str(node.attr("chunk")))
     sizes = {"b": q[0], "s": q[1], "h": q[2], "r": v[2] // q[2], "d": q[3], "v": v[3], "c": chunk}
-    sizes["kept"] = _kept(q[3], v[3], chunk, channels=len(decay) == 4, again=node.results[0].type.dtype == "f32")
+    copies = (1 + (sizes["r"] > 1)) if node.results[0].type.dtype == "f32" else 0
+    sizes["kept"] = _kept(q[3], v[3], chunk, channels=len(decay) == 4, copies=copies)
 
     def dims(*names: Dim) -> tuple[Dim, ...]:
         return tuple(tuple(name for name in dim if sizes[name] > 1) for dim in names)
@@ -36,11 +37,11 @@ def delta_rule(node: Node, operands: Sequence[Shape | None], results: Sequence[S
     )
 
 
-def _kept(d: int, v: int, c: int, *, channels: bool, again: bool) -> int:
+def _kept(d: int, v: int, c: int, *, channels: bool, copies: int) -> int:
     """What autograd keeps in transformers 5.23, for each token and head: counted by hooks on what is saved.
 
-    ``again``: queries and keys of float32 are kept before and after they are put in order.
+    ``copies``: of queries and keys of float32, which are not cast, as they are put in order and repeated.
     """
     if channels:  # of each pair of tokens in a chunk one decay a channel, three times; the inverse row by row
         return 3 * c * d + c * c // 3 + 12 * d + 3 * v + 2 * c + d * v // c + 5
-    return (12 if again else 8) * d + 3 * v + 5 * c + d * v // c + 6
+    return (8 + 2 * copies) * d + 3 * v + 5 * c + d * v // c + 6

@@ -81,7 +81,8 @@ def view_rows(rule: Rule) -> None:
     rule("aten.view_as_real.default", "*b -> *b !c", partial="0", backward=1.0, op_class="view")
     rule("aten.split_with_sizes.default", "split", backward=1.0, op_class="view")
     rule("aten.slice.Tensor", "slice_dim", backward=1.0, op_class="view")
-    rule("aten.cat.default", "slice_dim", backward=1.0)
+    for name in ("cat", "slice_scatter"):
+        rule(f"aten.{name}.default", "slice_dim", backward=1.0)
     rule("aten.diff.default", "diff", backward=1.0)
     rule("aten.index_select.default", "index_select", saves=(1,))
     rule("aten.pad.default", "pad", backward=1.0)

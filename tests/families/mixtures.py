@@ -17,16 +17,22 @@ _SMALL: dict[str, Any] = {
     "intermediate_size": 16, "vocab_size": VOCAB, "max_position_embeddings": 2 * SEQ, "bos_token_id": None,
     "eos_token_id": None, "pad_token_id": None, "num_experts_per_tok": 2, "experts_implementation": "eager",
 }  # fmt: skip
+GATED_LINEAR: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 4, "head_dim": 8, "num_experts": 4, "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+"""Changes for a model with linear attention by a gated delta rule: one layer of it and one of attention."""
 
 
-def _mixture(name: str, model: str, config: str, **changes: Any) -> Family:
+def mixture(name: str, model: str, config: str, **changes: Any) -> Family:
     build = from_transformers(model, config, **{**_SMALL, **changes})
     return Family(name=name, build=build, batch=causal_batch)
 
 
 def mixtral(experts: int = 4, **changes: Any) -> Family:
     """With another number of experts, or other changes, than the family has."""
-    return _mixture("mixtral", "MixtralForCausalLM", "MixtralConfig", num_local_experts=experts, **changes)
+    return mixture("mixtral", "MixtralForCausalLM", "MixtralConfig", num_local_experts=experts, **changes)
 
 
 def _switch() -> nn.Module:
@@ -45,26 +51,24 @@ def _switch() -> nn.Module:
 
 MIXTURES: tuple[Family, ...] = (
     mixtral(),
-    _mixture("qwen2-moe", "Qwen2MoeForCausalLM", "Qwen2MoeConfig", num_experts=4, moe_intermediate_size=16,
+    mixture("qwen2-moe", "Qwen2MoeForCausalLM", "Qwen2MoeConfig", num_experts=4, moe_intermediate_size=16,
              shared_expert_intermediate_size=24),
-    _mixture("qwen3-moe", "Qwen3MoeForCausalLM", "Qwen3MoeConfig", num_experts=8, moe_intermediate_size=16,
+    mixture("qwen3-moe", "Qwen3MoeForCausalLM", "Qwen3MoeConfig", num_experts=8, moe_intermediate_size=16,
              head_dim=8, norm_topk_prob=True),
-    _mixture("deepseek-v3", "DeepseekV3ForCausalLM", "DeepseekV3Config", n_routed_experts=8, moe_intermediate_size=16,
+    mixture("deepseek-v3", "DeepseekV3ForCausalLM", "DeepseekV3Config", n_routed_experts=8, moe_intermediate_size=16,
              num_hidden_layers=3, first_k_dense_replace=1, n_group=4, topk_group=2, n_shared_experts=1,
              num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
              v_head_dim=8, head_dim=8),
-    _mixture("deepseek-v2", "DeepseekV2ForCausalLM", "DeepseekV2Config", n_routed_experts=8, moe_intermediate_size=16,
+    mixture("deepseek-v2", "DeepseekV2ForCausalLM", "DeepseekV2Config", n_routed_experts=8, moe_intermediate_size=16,
              first_k_dense_replace=1, topk_method="group_limited_greedy", n_group=4, topk_group=2, n_shared_experts=1,
              num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
              v_head_dim=8),
-    _mixture("llama4", "Llama4ForCausalLM", "Llama4TextConfig", num_local_experts=4, intermediate_size_mlp=24,
+    mixture("llama4", "Llama4ForCausalLM", "Llama4TextConfig", num_local_experts=4, intermediate_size_mlp=24,
              head_dim=8, num_hidden_layers=3, moe_layers=[1, 2], no_rope_layers=[1, 0, 1], attention_chunk_size=8,
              floor_scale=4),
-    _mixture("olmoe", "OlmoeForCausalLM", "OlmoeConfig", num_experts=4),
-    _mixture("gpt-oss", "GptOssForCausalLM", "GptOssConfig", num_local_experts=4, head_dim=8, sliding_window=8),
-    _mixture("granite-moe", "GraniteMoeForCausalLM", "GraniteMoeConfig", num_local_experts=4),
-    _mixture("qwen3-next", "Qwen3NextForCausalLM", "Qwen3NextConfig", num_experts=4, moe_intermediate_size=16,
-             shared_expert_intermediate_size=24, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4,
-             linear_key_head_dim=8, linear_value_head_dim=8, layer_types=["linear_attention", "full_attention"]),
+    mixture("olmoe", "OlmoeForCausalLM", "OlmoeConfig", num_experts=4),
+    mixture("gpt-oss", "GptOssForCausalLM", "GptOssConfig", num_local_experts=4, head_dim=8, sliding_window=8),
+    mixture("granite-moe", "GraniteMoeForCausalLM", "GraniteMoeConfig", num_local_experts=4),
+    mixture("qwen3-next", "Qwen3NextForCausalLM", "Qwen3NextConfig", **GATED_LINEAR),
     Family(name="switch", build=_switch, batch=masked_batch, tolerance=1e-10),  # its encoder asks for a mask
 )  # fmt: skip

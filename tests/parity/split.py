@@ -18,6 +18,7 @@ PRODUCTS = (
     "aten.scaled_dot_product_attention.default",
     "autopar.sdpa_rows",
     "autopar.experts",
+    "autopar.delta_rule",
 )
 
 
@@ -27,6 +28,8 @@ def product_flops(node: Node, types: dict[str, Value]) -> int:
     if node.target == "autopar.experts":
         rows = math.prod(shapes[1])
         return 2 * rows * (math.prod(shapes[3][1:]) + math.prod(shapes[4][1:]))
+    if node.target == "autopar.delta_rule":
+        return 6 * node.result.type.numel * shapes[0][-1]
     if "sdpa" in node.target or "scaled_dot" in node.target:
         *batch, rows, depth = shapes[0]
         return 4 * math.prod(batch) * rows * shapes[1][-2] * depth

@@ -153,6 +153,8 @@ def _views() -> None:
     ex("aten.slice.Tensor", f(12, 12), dim=1, start=3, end=9)
     ex("aten.slice.Tensor", f(12, 4), dim=-1, start=0, end=3, step=2)
     ex("aten.slice.Tensor", f(4, 12), start=1, end=2)
+    ex("aten.slice_scatter.default", f(12, 7), f(12, 2), dim=1, start=1, end=6, step=3)
+    ex("aten.slice_scatter.default", f(5, 4), f(3, 4), step=2)
     ex("aten.cat.default", (f(12, 2), f(12, 3)), dim=1)
     ex("aten.cat.default", (f(4, 12), f(4, 12), f(4, 12)))
     ex("aten.index_select.default", f(12, 5), ints(5, 4), dim=1)
@@ -244,7 +246,8 @@ def _draws() -> None:
     ex("autopar.advance", ints(1000, 4), by=3)
 
 
-for group in (_pointwise, _products, _reductions, _views, _complex_views, _whole, _losses, _experts, _delta_rules, _draws):
+for group in (_pointwise, _products, _reductions, _views, _complex_views, _whole, _losses, _experts, _delta_rules,
+              _draws):  # fmt: skip
     group()
 
 # Rows that cannot be run by themselves, and why.

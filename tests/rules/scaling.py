@@ -51,13 +51,14 @@ KEPT: dict[str, tuple[str, ...]] = {
 WHOLE_KEPT = (
     "aten.topk.default", "aten.kthvalue.default", "aten.one_hot.default", "aten.linalg_inv.default", "aten.scatter.src",
     "aten.scatter.value", "aten.scatter_add.default", "aten.scatter_reduce.two", "autopar.as_complex",
-    "aten.view_as_real.default",
+    "aten.view_as_real.default", "aten.slice_scatter.default",
 )  # fmt: skip
 
 # Derivations whose whole dims may have any size too. Elsewhere other operands, attributes or indices depend on
 # them in ways that the rule does not say (kernels, gates, pieces), and torch does not check them all.
 ANY_SIZE = (
-    "along_dim", "attention", "delta_rule", "diff", "gather", "index_select", "layer_norm", "nonlinear_reduction", "pad", "slice_dim",
+    "along_dim", "attention", "delta_rule", "diff", "gather", "index_select", "layer_norm", "nonlinear_reduction",
+    "pad", "slice_dim",
 )  # fmt: skip
 
 # Which dim of which operand bounds an index: (operand, dim), or the attribute that holds the dim.
