@@ -231,8 +231,17 @@ class _Search:
                 self.last = [c for c in candidates if c not in self.next]
                 left += self.explore(group)
             candidates, self.last = [*candidates, *left], []
-        for candidate in self.explore(candidates):
+        for candidate in map(self._left, self.explore(candidates)):
             self.standing.done(candidate, candidate.step_bound_ns)
+
+    def _left(self, candidate: Candidate) -> Candidate:
+        """A candidate that time did not suffice for, with the bounds that all meshes share."""
+        while not (self.complete or self.quick) and candidate.rung < Rung.POOLED:
+            higher = self.bounds.raised(candidate)
+            if higher is None:
+                break
+            candidate = higher
+        return candidate
 
     def explore(self, candidates: list[Candidate]) -> list[Candidate]:
         """Best bound first; ends when no bound is below the best objective. What is left."""

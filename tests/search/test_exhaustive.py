@@ -112,7 +112,7 @@ def check_instance(seed: int, folder: Path) -> None:
         if found.pipeline is not None:
             best = min(best, found.objective_ns)
         told = f"seed {seed}, {memory} bytes, {limit} s: {found.bound_ns}, {best}, {found.objective_ns}"
-        assert found.bound_ns <= best <= found.objective_ns, told
+        assert 0 < found.bound_ns <= best <= found.objective_ns, told
         if found.objective_ns - found.bound_ns <= CLOSED * found.objective_ns:
             assert math.isclose(found.objective_ns, best, rel_tol=2 * CLOSED), told
 
