@@ -25,7 +25,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def linear(name: str, **changes: Any) -> Family:
-    """Skips where this version of transformers has no such model: 5.17 lacks Kimi's."""
+    """Skips where this version of transformers has no such model."""
     config, given = MODELS[name]
     transformers = pytest.importorskip("transformers")
     if not hasattr(transformers, model := f"{name}ForCausalLM"):

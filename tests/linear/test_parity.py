@@ -19,5 +19,5 @@ def test_three_steps_on_two_axes(name: str) -> None:
     family = linear(name)
     (cell,) = measure(replace(family, tolerance=TOLERANCES.get(name, family.tolerance)), ({"dp": 2, "tp": 2},)).cells
     assert cell.passed, cell.reason
-    assert cell.split == 1.0
+    assert cell.split > 0.999  # 5.17 turns rotary angles into products that every device does
     assert cell.islands == ()
