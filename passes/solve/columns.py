@@ -13,7 +13,7 @@ the grid, the cost of x with the best completion, which the joined buckets hold 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +80,7 @@ def enumerate_columns(
     cut = np.inf
     keep, cut = _select(bounds, target, limit, cut)
     values, row, bounds, sums = values[:, keep], row[keep], bounds[:, keep], sums[:, keep]
+    begun, trail = values, []
     for step, frontier in zip(order, matters, strict=True):
         bucket = plan.buckets[step]
         v = bucket.scope[0]
@@ -90,17 +91,41 @@ def enumerate_columns(
         wide = np.stack(grown).reshape(len(runs), -1)
         keep, cut = _select(wide, target, 4 * limit, cut)
         value, parent = np.divmod(keep, max(row.size, 1))
-        values, row, bounds, sums = values[:, parent], row[parent], wide[:, keep], sums[:, parent]
+        values = _taken(values, (*bucket.scope[1:], *frontier), parent)
+        row, bounds, sums = row[parent], wide[:, keep], sums[:, parent]
         values[v] = value
         for table in bucket.tables:
             sums = sums + plan.numbers[:, plan.entry(table, values)]
         keep = undominated(_key(row, values, frontier, plan.domains), _compare(sums, prices, plan.reach))
-        values, row, bounds, sums = values[:, keep], row[keep], bounds[:, keep], sums[:, keep]
-        keep, cut = _select(bounds, target, limit, cut)
-        values, row, bounds, sums = values[:, keep], row[keep], bounds[:, keep], sums[:, keep]
+        best, cut = _select(bounds[:, keep], target, limit, cut)
+        keep = keep[best]
+        values, row, bounds, sums = _taken(values, frontier, keep), row[keep], bounds[:, keep], sums[:, keep]
+        trail.append((v, value[keep], parent[keep]))
     keep = undominated(_key(row, values, tuple(interface), plan.domains), amounts(sums), look_back=row.size)
     bound = bounds[:, keep].max(axis=0)
-    return Columns(values=values[:, keep], real=amounts(sums)[:, keep], bound=bound, row=row[keep], cut=cut)
+    return Columns(
+        values=_traced(begun, trail, keep), real=amounts(sums)[:, keep], bound=bound, row=row[keep], cut=cut
+    )
+
+
+def _taken(values: IntArray, variables: Collection[int], at: IntArray) -> IntArray:
+    """The partial choices ``at``, with the values of some variables only: of hundreds few still matter."""
+    taken = np.empty((len(values), at.size), dtype=np.int64)
+    for v in variables:
+        taken[v] = values[v, at]
+    return taken
+
+
+def _traced(begun: IntArray, trail: Sequence[tuple[int, IntArray, IntArray]], at: IntArray) -> IntArray:
+    """All values of the last choices ``at``: ``trail`` tells of each step the variable, its values and the parents."""
+    found: list[tuple[int, IntArray]] = []
+    for v, value, parent in reversed(trail):
+        found.append((v, value[at]))
+        at = parent[at]
+    values = begun[:, at]
+    for v, value in found:
+        values[v] = value
+    return values
 
 
 def depth_first(plan: Plan) -> tuple[int, ...]:
@@ -196,5 +221,7 @@ def undominated(key: IntArray, costs: IntArray | FloatArray, *, look_back: int =
             for cost in rows:
                 left = left[cost[left] <= cost[left + back]]
             beaten[left + back] = True
+        if not beaten.any():
+            break
         order = order[~beaten]
     return np.sort(order)
