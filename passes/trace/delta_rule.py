@@ -1,4 +1,4 @@
-"""Linear attention by a gated delta rule, of Hugging Face's models, traced as one operation a layer.
+"""Linear attention by a gated delta rule, of transformers' models, traced as one operation a layer.
 
 Under an export transformers inverts each chunk row by row, and writes out the chunks one by one: a thousand operations
 a layer and more. While a trace runs, modules that call one of its functions by name call one here, which leaves
