@@ -43,7 +43,8 @@ def delta_rules_as_one(model: nn.Module) -> Iterator[None]:
     """Inside, what modules of ``model`` call by a known name leaves one operation in a trace; afterwards as before."""
     held: list[tuple[dict[str, Any], str, Any]] = []
     try:
-        for place in dict.fromkeys(type(module).__module__ for module in model.modules()):
+        kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
+        for place in dict.fromkeys(kind.__module__ for kind in kinds):
             for name in _NAMES:
                 function = getattr(sys.modules.get(place), name, None)
                 if not callable(function):

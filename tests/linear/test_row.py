@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ from autopar.ir.graph import Node, Value, sorted_attrs
 from autopar.ir.optable import node_rule, row
 from autopar.ir.rules import count_flops
 from autopar.ir.types import TensorType
+from autopar.runtime.delta_rule import delta_rule
 from tests.linear.models import linear
 
 FUNCTIONS = {
@@ -37,14 +36,8 @@ def case(name: str, d: int, v: int, c: int, dtype: str) -> tuple[list[torch.Tens
     return [tensor.requires_grad_() for tensor in tensors], node
 
 
-def run(tensors: list[torch.Tensor], node: Node) -> torch.Tensor:
-    place, _, name = str(node.attr("function")).rpartition(".")
-    function: Any = getattr(importlib.import_module(place), name)
-    q, k, v, g, beta = tensors
-    result: torch.Tensor = function(
-        q, k, v, g=g, beta=beta, chunk_size=node.attr("chunk"), use_qk_l2norm_in_kernel=node.attr("normalized")
-    )[0]
-    return result
+def run(tensors: list[torch.Tensor], node: Node) -> None:
+    delta_rule(*tensors, **dict(node.attrs))  # type: ignore[arg-type]
 
 
 def said(columns: str, tensors: list[torch.Tensor], node: Node) -> int:

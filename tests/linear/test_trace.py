@@ -136,6 +136,11 @@ def test_a_function_that_a_module_holds_itself_is_found_too() -> None:
     assert model.rule is torch_chunk_gated_delta_rule
 
 
+def test_a_class_of_another_module_calls_what_its_base_calls() -> None:
+    model = type("Elsewhere", (Linear,), {"__module__": "tests.linear.plain"})()
+    assert len(rules_in(trace(model, (torch.randn(3, 5, 8, dtype=torch.float64),)).graph)) == 1
+
+
 def test_all_is_as_before_where_a_trace_fails() -> None:
     function = torch_chunk_gated_delta_rule
     with pytest.raises(ZeroDivisionError, match="False"), delta_rules_as_one(Linear()):
