@@ -117,7 +117,7 @@ class Builder:
         self.model, self.found, self.pricing, self.microbatches = model, ground.found, ground.pricing, microbatches
         self.ample = ample
         self.mesh: Mesh = ground.pricing.mesh
-        self.ground, self.edges, self.partial = ground, ground.edges, ground.partial
+        self.ground, self.edges = ground, ground.edges
         self.constrained, self.legal = ground.constrained, ground.legal
         self.segments: dict[str, SegmentBuilder] = {}
         self.chains: list[Chain] = []
@@ -276,7 +276,8 @@ class Builder:
         key, operands = node_key(graph, node), flat_operands(node)
         if key in self.legal:
             return self.legal[key]
-        partial = [frozenset() if n is None else self.partial[graph.name, n] for n in operands]
+        sums = self.model.rules[key].partial  # what takes no part of a sum need not know where there may be any
+        partial = [self.ground.partial[graph.name, n] if n and sums else frozenset() for n in operands]
         legal = self.ground.strategies(key, tuple(partial))
         if not legal:
             raise UnsupportedError(f"{node.source or node.target}: no placement of {node.target} on mesh({self.mesh})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -42,7 +43,6 @@ class Ground:
         self.edges = Edges(Conversions(pricing))
         self._kinds = alike or Kinds(model, found)
         self.keeps = self._kinds.keeps
-        self.partial = partial_axes(model.graph, model.rules, found, pricing.mesh, self._kinds.contracts)
         self.constrained = constrained(model.graph, model.settings.constraints)
         self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
         self.kept: dict[object, Kept] = {}
@@ -51,6 +51,12 @@ class Ground:
         self._prices: dict[object, tuple[tuple[Strategy, ...], IntArray]] = {}
         self._trained: dict[str, int] = {}
         self._layouts: dict[int, tuple[tuple[Strategy, ...], Layouts]] = {}
+
+    @cached_property
+    def partial(self) -> dict[tuple[str, str], frozenset[str]]:
+        """Axes on which each value may be Partial."""
+        model = self._model
+        return partial_axes(model.graph, model.rules, self.found, self.pricing.mesh, self._kinds.contracts)
 
     def strategies(self, key: tuple[str, str], partial: tuple[frozenset[str], ...]) -> tuple[Strategy, ...]:
         """Of a node, those of alike nodes worked out once. ``partial[i]``: axes on which operand i may be P."""

@@ -18,21 +18,37 @@ import numpy as np
 from autopar.ir.graph import Graph, Node
 from autopar.ir.layout import Layout
 from autopar.ir.program import MICROBATCH_AXIS
+from autopar.passes.adding_up import Key, Parts, added_ns, parts
 from autopar.passes.build import Builder, Encoded, Model
 from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
-from autopar.passes.positions import all_graphs, flat_operands, node_key
+from autopar.passes.positions import all_graphs, node_key
 from autopar.passes.problem import Chain, Problem, Table
 from autopar.passes.segments import SegmentBuilder
 from autopar.passes.values import Values
 
-Key = tuple[str, str]
+
+@dataclass(frozen=True, kw_only=True)
+class Heavy:
+    """Operations of experts that the loss depends on, none where there are no experts; the parameters that nothing but
+    these uses, and what may stand in parts at each."""
+
+    operations: frozenset[Key]
+    parameters: frozenset[Key]
+    parts: Mapping[Key, Parts]
 
 
-def heavy(model: Model) -> frozenset[Key]:
-    """Operations of experts that the loss depends on; none where there are no experts."""
-    return frozenset(key for key, _, _ in computed(model) if model.rules[key].exchange is not None)
+def heavy(model: Model) -> Heavy:
+    operations = frozenset(key for key, _, _ in computed(model) if model.rules[key].exchange is not None)
+    parameters = []
+    for graph in all_graphs(model.graph):
+        users = graph.consumers()
+        for source in graph.sources("param"):
+            keys = [node_key(graph, user) for user in users[source.result.name]]
+            if keys and operations.issuperset(keys):
+                parameters.append(node_key(graph, source))
+    return Heavy(operations=operations, parameters=frozenset(parameters), parts=parts(model, operations))
 
 
 @dataclass(frozen=True)
@@ -45,21 +61,21 @@ class Rest:
     saved_bytes: Mapping[str, int]
 
 
-def rest(model: Model, ground: Ground, microbatches: int) -> dict[str, Rest]:
+def rest(model: Model, ground: Ground, microbatches: int, kept: Heavy) -> dict[str, Rest]:
     """That of each graph on one device, whose ``ground`` it is."""
-    builder = _Light(model, ground, microbatches)
+    builder = _Light(model, ground, microbatches, kept)
     builder.build()
     return {name: _summed(segment) for name, segment in builder.segments.items()}
 
 
 def build_heavy(
-    model: Model, ground: Ground, microbatches: int, beside: Mapping[str, Rest], *, ample: bool = False
+    model: Model, ground: Ground, microbatches: int, kept: Heavy, beside: Mapping[str, Rest], *, ample: bool = False
 ) -> Encoded:
     """The problem of heavy operations on the mesh of ``ground``; no plan of it costs less or holds less.
 
     ``beside``: all else, by graph, on one device.
     """
-    return _Heavy(model, ground, microbatches, ample, beside).build()
+    return _Heavy(model, ground, microbatches, ample, kept, beside).build()
 
 
 def _summed(segment: SegmentBuilder) -> Rest:
@@ -90,29 +106,29 @@ def computed(model: Model) -> Iterator[tuple[Key, Graph, Node]]:
 class _Light(Builder):
     """The problem without what heavy operations take and hold, and without their parameters."""
 
-    def __init__(self, model: Model, ground: Ground, microbatches: int) -> None:
+    def __init__(self, model: Model, ground: Ground, microbatches: int, kept: Heavy) -> None:
         super().__init__(model, ground, microbatches, ample=False)
-        self.kept = heavy(model)
+        self.kept = kept
 
     def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         tables = len(into.tables)
         super()._node(graph, into, node, values)
-        if node_key(graph, node) in self.kept:
+        if node_key(graph, node) in self.kept.operations:
             del into.tables[tables:]
 
     def _parameter(
         self, graph: Graph, into: SegmentBuilder, node: Node, fact: Fact, consumers: list[Consumer], *, root: bool
     ) -> None:
-        if not is_heavy(graph, node, self.kept):
+        if node_key(graph, node) not in self.kept.parameters:
             super()._parameter(graph, into, node, fact, consumers, root=root)
 
 
 class _Heavy(Builder):
     def __init__(
-        self, model: Model, ground: Ground, microbatches: int, ample: bool, beside: Mapping[str, Rest]
+        self, model: Model, ground: Ground, microbatches: int, ample: bool, kept: Heavy, beside: Mapping[str, Rest]
     ) -> None:
         super().__init__(model, ground, microbatches, ample)
-        self.kept, self.beside = heavy(model), beside
+        self.kept, self.beside = kept, beside
         self.world = math.prod(size for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS)
 
     def build(self) -> Encoded:
@@ -140,9 +156,24 @@ class _Heavy(Builder):
                 continue
             if node.target == "call":
                 self._call(graph, into, node, values)
-            elif node_key(graph, node) in self.kept:
+            elif node_key(graph, node) in self.kept.operations:
                 self._node(graph, into, node, values)
         return values
+
+    def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
+        super()._node(graph, into, node, values)
+        legal = [(chosen.operands, chosen.results[0]) for chosen in self._legal(graph, node)]
+        least, forward, backward = added_ns(self.pricing, self.kept.parts[node_key(graph, node)], legal)[..., None]
+        if not least.any():
+            return
+        ways, aside = into.ways, self.pricing.aside  # what it covers is not more than what either way may
+        into.tables.append(Table(
+            variables=(values.variable[node.results[0].name], into.mode),
+            sync_ns=np.repeat(self.microbatches * least, len(into.modes), axis=1),
+            cover_ns=np.repeat(backward, len(into.modes), axis=1) if aside else None,
+            earlier_ns=-backward * ways.befores if aside and self.microbatches > 1 else None,
+            ahead_ns=-forward * ways.forwards if aside else None,
+        ))  # fmt: skip
 
     def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
@@ -154,13 +185,7 @@ class _Heavy(Builder):
 
     def _edges(self, graph: Graph, into: SegmentBuilder, values: Values, *, root: bool) -> None:
         for node in graph.sources("param"):
-            if is_heavy(graph, node, self.kept):
+            if node_key(graph, node) in self.kept.parameters:
                 name = node.result.name
                 fact, consumers = self.model.facts[graph.name, name], values.consumers[name]
                 self._parameter(graph, into, node, fact, consumers, root=root)
-
-
-def is_heavy(graph: Graph, source: Node, kept: frozenset[Key]) -> bool:
-    """Whether a parameter has heavy consumers alone, of those ``kept``."""
-    users = [node for node in graph.nodes if source.result.name in flat_operands(node)]
-    return source.target == "param" and bool(users) and all(node_key(graph, node) in kept for node in users)

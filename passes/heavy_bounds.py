@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autopar.cost_model import axis_groups
-from autopar.passes.candidate import DATA_AXES
-from autopar.passes.candidates import MIXED_AXIS
+from autopar.passes.build import Encoded, Model
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
-from autopar.passes.heavy import Rest, heavy, rest
+from autopar.passes.ground import Ground
+from autopar.passes.heavy import Heavy, Rest, build_heavy, heavy, rest
 from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate
 from autopar.passes.pricing import Pricing
@@ -33,20 +33,29 @@ class HeavyBounds:
     def there(self) -> bool:
         """Whether the model has such operations, and cheap bounds pay."""
         bounds = self.bounds
-        return not bounds.own_only and not bounds.quick and bool(heavy(bounds.model))
+        return not bounds.own_only and not bounds.quick and bool(self.kept.operations)
+
+    @cached_property
+    def kept(self) -> Heavy:
+        """Which operations they are."""
+        return heavy(self.bounds.model)
 
     def beside(self, count: int) -> dict[str, Rest]:
         """What is not heavy on one device, in so many microbatches."""
         if count not in self.rests:
             model = self.bounds.model_for(None, pooled=True, alone=True)
             one = replace(self.bounds.alone("dp", 1), count=count)
-            self.rests[count] = rest(model, self.bounds.ground(model, one, inner=False), count)
+            self.rests[count] = rest(model, self.bounds.ground(model, one, inner=False), count, self.kept)
         return self.rests[count]
+
+    def build(self, model: Model, ground: Ground, count: int, *, ample: bool) -> Encoded:
+        """Their problem on the mesh of ``ground``."""
+        return build_heavy(model, ground, count, self.kept, self.beside(count), ample=ample)
 
     @cached_property
     def _loads(self) -> tuple[Load, ...]:
         model = self.bounds.model_for(None, alone=True)
-        return loads(model, self.bounds.ground(model, self.bounds.alone("dp", 1), inner=False))
+        return loads(model, self.bounds.ground(model, self.bounds.alone("dp", 1), inner=False), self.kept)
 
     def reducing_ns(self, candidate: Candidate) -> int:
         """From gradients that are reduced over data axes; 0 where nothing is heavy."""
@@ -63,10 +72,6 @@ class HeavyBounds:
         return self.known[key] or 0
 
     def bound_ns(self, candidate: Candidate) -> int | None:
-        """``alone_ns``, but 0 where every axis may share the experts out: it tells little there."""
-        return self.alone_ns(candidate) if {*DATA_AXES, MIXED_AXIS} & {*candidate.mesh.names} else 0
-
-    def alone_ns(self, candidate: Candidate) -> int | None:
         """From their problem alone, within the memory of all places where the number of microbatches is known.
 
         0 where nothing is heavy, None where the candidate cannot be placed.

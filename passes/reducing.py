@@ -19,8 +19,8 @@ from autopar.ir.types import TensorType
 from autopar.passes.build import Model
 from autopar.passes.candidate import DATA_AXES
 from autopar.passes.ground import Ground
-from autopar.passes.heavy import computed, heavy, is_heavy
-from autopar.passes.positions import all_graphs, flat_operands
+from autopar.passes.heavy import Heavy, computed
+from autopar.passes.positions import all_graphs, flat_operands, node_key
 from autopar.passes.pricing import Pricing
 
 
@@ -36,11 +36,11 @@ class Load:
     among: int
 
 
-def loads(model: Model, ground: Ground) -> tuple[Load, ...]:
+def loads(model: Model, ground: Ground, kept: Heavy) -> tuple[Load, ...]:
     """Those of all graphs that have any. ``ground``: of one device."""
-    kept, computing, calls = heavy(model), dict[str, int](), {model.graph.name: 1}
+    computing, calls = dict[str, int](), {model.graph.name: 1}
     for key, graph, node in computed(model):
-        if key in kept:
+        if key in kept.operations:
             partial = tuple(frozenset[str]() for _ in flat_operands(node))
             prices = ground.prices(graph, node, ground.strategies(key, partial))
             computing[graph.name] = computing.get(graph.name, 0) + int((prices[0] + prices[1]).min())
@@ -52,7 +52,7 @@ def loads(model: Model, ground: Ground) -> tuple[Load, ...]:
     for graph in all_graphs(model.graph):
         whole, held = list[int](), 0
         for source in graph.sources("param"):
-            stored = model.stored(graph, source) if is_heavy(graph, source, kept) else None
+            stored = model.stored(graph, source) if node_key(graph, source) in kept.parameters else None
             if stored is not None and stored.trainable and not stored.buffer:
                 size = TensorType(stored.dtype, stored.shape).nbytes
                 state = optimizer_state_bytes(

@@ -190,7 +190,7 @@ def _tried(candidates: list[Candidate]) -> Iterator[Candidate]:
 
 
 def _fits(bounds: Bounds, candidate: Candidate, budget: int) -> bool:
-    if bounds.heavy.alone_ns(replace(candidate, more=())) in (None, UNREACHABLE_NS):
+    if bounds.heavy.bound_ns(replace(candidate, more=())) in (None, UNREACHABLE_NS):
         return False
     made = bounds.encode(candidate, None)
     if made is None:

@@ -49,7 +49,7 @@ FAR = 1.2
 
 # Meshes that come first, so that the many others have a plan to beat; pipelines of them only where memory binds.
 FIRST = (
-    ("dp",), (MIXED_AXIS,), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), ("dp", "tp"),
+    ("dp",), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), (MIXED_AXIS,), ("dp", "tp"),
 )  # fmt: skip
 
 WORTH_S = 0.03  # a search that takes longer gets a helper
@@ -170,10 +170,7 @@ class _Search:
 
     def unfree(self, candidate: Candidate) -> bool:
         """Whether to ignore memory tells little, so that all of it that is left is skipped."""
-        heavy, plain = self.bounds.heavy.there, candidate.shape is None
-        if candidate.rung == Rung.ROUGH:
-            return heavy and not plain
-        return candidate.rung == Rung.SHARED and (self.bounds.binds or (heavy and plain))
+        return candidate.rung == Rung.SHARED and (self.bounds.binds or self.bounds.heavy.there)
 
     def quickly(self, candidate: Candidate) -> list[Candidate]:
         """Settle it at once. Fewer microbatches of a pipeline hold no less, and seldom take less time."""

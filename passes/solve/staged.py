@@ -61,10 +61,14 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
     ``price``: what a byte may be worth, in ns. ``enough_ns``: by how much more T may be is not asked. Requires: models
     of one problem but for their bytes, those that hold most first.
     """
-    costs = Costs(places)
+    costs = Costs(places, bare=True)
     if not costs.known:
         return 0
     best = costs.undivided((0.0, costs.steep))  # mostly enough
+    if enough_ns is not None and best * SAFE >= enough_ns:
+        return int(best * SAFE)
+    costs = Costs(places)
+    best = max(best, costs.undivided((0.0, costs.steep)))
     prices = list(dict.fromkeys(share * price for share in SHARES))
     for chosen in itertools.combinations_with_replacement(prices, len(places)):
         if enough_ns is not None and best * SAFE >= enough_ns:
@@ -80,10 +84,10 @@ def undivided_bound_ns(places: Sequence[Places]) -> int:
 
 
 class Costs:
-    """What calls and the root cost at each place, by the price of memory."""
+    """What calls and the root cost at each place, by the price of memory. ``bare``: as if no traffic were exposed."""
 
-    def __init__(self, places: Sequence[Places]) -> None:
-        self.places, self.first = places, places[0].model
+    def __init__(self, places: Sequence[Places], *, bare: bool = False) -> None:
+        self.places, self.first, self.bare = places, places[0].model, bare
         self.known = bool(self.first.chains) and not self.first.root.children
         self._chains = range(len(self.first.chains))
         self._blocks: dict[tuple[int, int, float], FloatArray] = {}
@@ -180,7 +184,7 @@ class Costs:
     def _block(self, number: int, s: int, price: float) -> FloatArray:
         key = number, s if price else 0, price  # places differ in memory alone
         if key not in self._blocks:
-            self._blocks[key] = _block(self.places[s], number, price)
+            self._blocks[key] = _block(self.places[s], number, price, bare=self.bare)
         return self._blocks[key]
 
     def _root(self, s: int, price: float) -> FloatArray:
@@ -217,10 +221,10 @@ def _bound(
     return bound if np.isfinite(bound) else 0.0
 
 
-def _block(at: Places, number: int, price: float) -> FloatArray:
+def _block(at: Places, number: int, price: float, *, bare: bool) -> FloatArray:
     """(shared, in, out, mode): cost of one call at these places."""
     chain = at.model.chains[number]
-    ends = ENDS[: chain.eliminator.plan.reach + 1]
+    ends = ENDS[: 1 if bare else chain.eliminator.plan.reach + 1]
     runs = [chain.eliminator.run(Prices.along(mu, time=1.0, held=price, transient=0.0)) for mu in ends]
     return chain.boundary(np.max([run.table for run in runs], axis=0))
 
