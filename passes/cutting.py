@@ -20,6 +20,7 @@ from autopar.passes.pricing import Pricing
 from autopar.passes.settled import settled
 from autopar.passes.solve import Solution
 from autopar.passes.stage_account import copies_bytes
+from autopar.passes.stages import cut as stages_of
 from autopar.passes.standing import Standing
 from autopar.passes.tied import tied
 from autopar.passes.units import units_of
@@ -96,8 +97,9 @@ class Cutting:
             )
         if cut is None:
             return units, None, (0,) * shape.places
-        copies = copies_bytes(program, cut.marks, shape, self._state_bytes)
-        again_ns = sum(one.time_ns(self.pricing) for one in tied(program, cut.marks, shape))
+        stages = stages_of(program, cut.marks)
+        copies = copies_bytes(stages, shape, self._state_bytes)
+        again_ns = sum(one.time_ns(self.pricing) for one in tied(program, stages, shape))
         whole = tuple(a + b for a, b in zip(cut.bytes, copies, strict=True))
         return units, replace(cut, objective_ns=cut.objective_ns + again_ns, bytes=whole), copies
 
@@ -112,7 +114,7 @@ class Cutting:
         for _ in range(FINER):
             cut = arrange(units, self.shape, self.pricing, middle := (low + max(found.bytes)) // 2, self.pins)
             low, found = (middle, found) if cut is None else (low, cut)
-        copies = copies_bytes(program, found.marks, self.shape, self._state_bytes)
+        copies = copies_bytes(stages_of(program, found.marks), self.shape, self._state_bytes)
         return max(a + b for a, b in zip(found.bytes, copies, strict=True))
 
     def _units(self, solution: Solution, encoded: Encoded) -> tuple[Program, tuple[Unit, ...]]:

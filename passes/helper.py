@@ -17,9 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-STUCK_S = 15.0  # a helper that works on one bound for so long is given up
+STUCK_S = 15.0  # no bound takes so long
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,14 @@ class BusyError(Exception):
 class Helper:
     """What the other process has found, by what was asked; nothing while there is no other.
 
-    ``here``: whether this is the helper. There ``best`` is what the search has told of its best plan.
+    ``here``: whether this is the helper. There ``best`` is what the search has told of its best plan. ``stuck_s``: a
+    helper that works on one answer for so long is given up.
     """
 
     here: bool = False
     best: Told = field(default_factory=Told)
-    _found: dict[Hashable, Answer | None] = field(default_factory=dict)  # None: to be asked here
+    stuck_s: float = STUCK_S
+    _found: dict[Hashable, Any] = field(default_factory=dict)  # None: to be asked here
     _begun: set[Hashable] = field(default_factory=set)
     _other: Connection | None = None
     _pid: int = 0
@@ -96,7 +100,7 @@ class Helper:
             self._other.close()
             self._other = None
 
-    def asked(self, key: Hashable, work: Callable[[], Answer | None]) -> tuple[Answer | None, bool]:
+    def asked(self, key: Hashable, work: Callable[[], T]) -> tuple[T, bool]:
         """What the other one found, if it has been asked already, or what ``work`` finds; and which it is.
 
         Raises BusyError in the helper where the search is at it; the search waits for the helper.
@@ -105,11 +109,13 @@ class Helper:
         while key in self._begun and key not in self._found and self._other is not None:
             if self.here:
                 raise BusyError
-            if not self.hear(STUCK_S):
+            if not self.hear(self.stuck_s):
                 self.stop()
-        if (answer := self._found.get(key)) is not None:
-            return answer, True
+        known: T | None = self._found.get(key)
+        if known is not None:
+            return known, True
         self._say(("begun", key))
+        answer: T | None = None
         try:
             answer = work()
         finally:

@@ -12,18 +12,21 @@ and the least such T is found by bisection.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from autopar.ir.errors import IRError
 from autopar.passes.build import Encoded
 from autopar.passes.candidate import Mode
 from autopar.passes.pipelining import Shape, Unit, transfer_ns
 from autopar.passes.pricing import Pricing
-from autopar.passes.problem import Problem
+from autopar.passes.problem import IntArray, Problem
 from autopar.passes.solve import Solution
 from autopar.passes.solve.check import measure_assignment, measure_instance
 from autopar.passes.units import Cost, call_cost
@@ -46,9 +49,16 @@ class Option:
         return self.cost.held_bytes + round(live * self.cost.saved_bytes)
 
 
-# By kind the option of each call, or how many calls of a kind are taken up each step of its ladder.
-Taken: TypeAlias = "tuple[tuple[Option, ...], ...] | dict[tuple[int, int], int]"
-Way: TypeAlias = "tuple[int, int, tuple[tuple[Option, ...], ...]]"  # bytes and time of its calls
+# Which of all ways to give calls their options, or how many calls of a kind are taken up each step of its ladder.
+Taken: TypeAlias = "int | dict[tuple[int, int], int]"
+
+
+class Ways(NamedTuple):
+    """Of calls of each kind, those that hold least first, each faster than all before: bytes, time, and which."""
+
+    bytes: list[int]
+    time_ns: list[int]
+    which: list[int]
 
 
 def by_place(
@@ -150,9 +160,11 @@ def _useful(options: Sequence[Option], live: float) -> list[Option]:
     return found
 
 
-def _way(chosen: tuple[tuple[Option, ...], ...], live: float) -> Way:
-    calls = list(itertools.chain(*chosen))
-    return sum(one.bytes(live) for one in calls), sum(one.cost.time_ns for one in calls), chosen
+@functools.lru_cache(maxsize=256)
+def _shared(options: int, calls: int) -> IntArray:
+    """[way, option]: every way to share calls out among options."""
+    ways = itertools.combinations_with_replacement(range(options), calls)
+    return np.array([[way.count(option) for option in range(options)] for way in ways], dtype=np.int64)
 
 
 class Places:
@@ -183,7 +195,11 @@ class Places:
         self.useful = [
             [_useful(known, shape.live(place)) for known in options] for place in range(shape.places)
         ]
-        self.known: dict[tuple[int, ...], list[Way]] = {}
+        self.sizes = [
+            [np.array([one.bytes(shape.live(place)) for one in known]) for known in choices]
+            for place, choices in enumerate(self.useful)
+        ]
+        self.known: dict[tuple[int, ...], Ways] = {}
 
     def cut(self) -> list[int] | None:
         """Where each place ends; None where there is not memory enough."""
@@ -230,9 +246,9 @@ class Places:
             *(unit.transient_bytes for unit in self.units[first:after]),
             *(ladder[0].cost.transient_bytes for ladder, number in zip(ladders, calls, strict=True) if number),
         )
-        if ways := self.ways(place, *calls):
-            at = bisect.bisect_right(ways, left, key=lambda way: way[0]) - 1
-            return None if at < 0 else (time + ways[at][1], ways[at][2])
+        if (ways := self.ways(place, *calls)).bytes:
+            at = bisect.bisect_right(ways.bytes, left) - 1
+            return None if at < 0 else (time + ways.time_ns[at], ways.which[at])
         for ladder, number in zip(ladders, calls, strict=True):
             time += number * ladder[0].cost.time_ns
             left -= number * ladder[0].bytes(live)
@@ -248,33 +264,51 @@ class Places:
             left -= taken[kind, at] * more
         return time, taken
 
-    def ways(self, place: int, *calls: int) -> list[Way]:
-        """Bytes, time and options of so many calls of each kind, those that hold least first, each faster than all
-        before; none where there are too many to try."""
+    def ways(self, place: int, *calls: int) -> Ways:
+        """Of so many calls of each kind; none where there are too many to try."""
         key = place, *calls
         if key not in self.known:
-            live, choices = self.shape.live(place), self.useful[place]
+            choices = self.useful[place]
             many = math.prod(math.comb(len(known) + n - 1, n) for known, n in zip(choices, calls, strict=True))
-            found: list[Way] = []
-            each = [itertools.combinations_with_replacement(c, n) for c, n in zip(choices, calls, strict=True)]
-            tried = itertools.product(*each) if many <= MOST_WAYS else ()
-            for way in sorted((_way(chosen, live) for chosen in tried), key=lambda way: way[:2]):
-                if not found or way[1] < found[-1][1]:
-                    found.append(way)
-            self.known[key] = found
+            self.known[key] = self._ways(place, calls) if many <= MOST_WAYS else Ways([], [], [])
         return self.known[key]
+
+    def _ways(self, place: int, calls: Sequence[int]) -> Ways:
+        sizes = times = np.zeros(1, dtype=np.int64)
+        for known, own, n in zip(self.useful[place], self.sizes[place], calls, strict=True):
+            shared, own_ns = _shared(len(known), n), np.array([one.cost.time_ns for one in known])
+            sizes = np.add.outer(sizes, shared @ own).ravel()
+            times = np.add.outer(times, shared @ own_ns).ravel()
+        order = np.lexsort((times, sizes))
+        sizes, times = sizes[order], times[order]
+        faster = np.flatnonzero(times[1:] < np.minimum.accumulate(times)[:-1]) + 1
+        at = np.concatenate([[0], faster])
+        return Ways(sizes[at].tolist(), times[at].tolist(), order[at].tolist())
 
     def values(self, place: int, first: int, after: int) -> Iterator[tuple[int, ...]]:
         """Of each call, those that hold least first."""
         found = self.filled(place, first, after)
         assert found is not None
-        queues = {}
-        for kind, ladder in enumerate(self.ladders[place]):
-            if isinstance(taken := found[1], tuple):
-                queues[kind] = [option.values for option in taken[kind]]
-                continue
-            calls = self.counts[kind][after] - self.counts[kind][first]
-            up = [calls, *(taken[kind, at] for at in range(len(ladder) - 1)), 0]
-            queues[kind] = [ladder[at].values for at in range(len(ladder)) for _ in range(up[at] - up[at + 1])]
+        taken, calls = found[1], [known[after] - known[first] for known in self.counts]
+        if isinstance(taken, int):
+            queues = [*self._chosen(place, calls, taken)]
+        else:
+            queues = [[*self._up(place, kind, n, taken)] for kind, n in enumerate(calls)]
         for at in range(first, after):
             yield queues[self.kinds[at]].pop(0)
+
+    def _chosen(self, place: int, calls: Sequence[int], which: int) -> Iterator[list[tuple[int, ...]]]:
+        """By kind the values of each call, in one of all ways."""
+        shared = [_shared(len(known), n) for known, n in zip(self.useful[place], calls, strict=True)]
+        rows = np.unravel_index(which, [len(each) for each in shared])
+        for known, each, row in zip(self.useful[place], shared, rows, strict=True):
+            yield [one.values for one, n in zip(known, each[row].tolist(), strict=True) for _ in range(n)]
+
+    def _up(
+        self, place: int, kind: int, calls: int, taken: Mapping[tuple[int, int], int]
+    ) -> Iterator[tuple[int, ...]]:
+        """Values of a kind's calls, as many of which go up each step of its ladder as are taken."""
+        ladder = self.ladders[place][kind]
+        up = [calls, *(taken[kind, at] for at in range(len(ladder) - 1)), 0]
+        for at, option in enumerate(ladder):
+            yield from itertools.repeat(option.values, up[at] - up[at + 1])

@@ -53,11 +53,11 @@ def largest_place(program: Program, cut_at: Arrangement, shape: Shape) -> tuple[
     return tuple(own.values())
 
 
-def copies_bytes(program: Program, marks: Sequence[Mark], shape: Shape, state_bytes: StateBytes) -> tuple[int, ...]:
+def copies_bytes(stages: Sequence[Stage], shape: Shape, state_bytes: StateBytes) -> tuple[int, ...]:
     """What each place holds of parameters that an earlier stage holds too: the units count them once."""
     seen: set[str] = set()
     found = [0] * shape.places
-    for index, stage in enumerate(cut(program, marks)):
+    for index, stage in enumerate(stages):
         for parameter in stage.program.parameters:
             if parameter.fqn in seen:
                 size = local_bytes(parameter.layout, parameter.type)
@@ -70,7 +70,7 @@ def copies_bytes(program: Program, marks: Sequence[Mark], shape: Shape, state_by
 def place_collectives(program: Program, shape: Shape, cut_at: Arrangement) -> tuple[Collective, ...]:
     """What a device of the place that communicates most does in a step."""
     stages = cut(program, cut_at.marks)
-    shared = tied(program, cut_at.marks, shape)
+    shared = tied(program, stages, shape)
     by_place = [
         _of_place(stages[place :: shape.places], [one for one in shared if place in one.places])
         for place in range(shape.places)

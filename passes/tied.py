@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autopar.cost_model import collective_s
 from autopar.cost_model.priced import Group
-from autopar.ir.pipeline import PIPELINE_AXIS, Mark
+from autopar.ir.pipeline import PIPELINE_AXIS, Stage
 from autopar.ir.program import Program
 from autopar.ir.types import TensorType
 from autopar.passes.account import zero_by_parameter
@@ -18,7 +18,7 @@ from autopar.passes.build import Model
 from autopar.passes.hybrid import parts_of
 from autopar.passes.pipelining import Shape
 from autopar.passes.pricing import Pricing, local_bytes, nanoseconds
-from autopar.passes.stages import belongs, cut, dependence
+from autopar.passes.stages import belongs, dependence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,12 @@ class Tied:
         return nanoseconds(collective_s("all_reduce", self.bytes, group, pricing.cluster, pricing.profile))
 
 
-def tied(program: Program, marks: Sequence[Mark], shape: Shape) -> tuple[Tied, ...]:
-    """Of a program cut at these marks; ``bytes`` as the runtime cuts them."""
+def tied(program: Program, stages: Sequence[Stage], shape: Shape) -> tuple[Tied, ...]:
+    """Of a program cut into these stages; ``bytes`` as the runtime cuts them."""
     zero = zero_by_parameter(program)
     at: dict[str, set[int]] = {}
     parts: dict[str, int] = {}
-    for index, stage in enumerate(cut(program, marks)):
+    for index, stage in enumerate(stages):
         for parameter in stage.program.parameters:
             if parameter.trainable and not parameter.buffer:
                 level, _ = zero.get(parameter.fqn, (program.zero.get("", 0), ""))

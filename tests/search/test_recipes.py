@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +20,11 @@ from autopar.cost_model import Cluster, CostProfile
 from autopar.errors import InfeasibleError, UsageError
 from autopar.ir.plan import LATE, RECIPE_NAMES, Plan, RecipeInfo
 from autopar.models import resolve
+from autopar.passes import comparing
 from autopar.passes.bounds import Known
 from autopar.passes.build import Model
-from autopar.passes.comparing import Standard, not_slower, standards
-from autopar.passes.found import Limits
+from autopar.passes.comparing import not_slower, standards
+from autopar.passes.found import Found, Limits
 from autopar.passes.positions import positions
 from autopar.passes.recipes import RECIPES
 from autopar.passes.search import search
@@ -207,11 +210,11 @@ def test_a_recipe_that_is_faster_than_what_was_found_is_taken() -> None:
     assert as_fast[0].assignment == found.assignment and {one.objective_ns for one in as_fast} == {found.objective_ns}
     slow = replace(found, objective_ns=10 * found.objective_ns)
     taken = not_slower(slow, beside)[0]
-    best = min(s.found.objective_ns for s in beside.values() if s.found and s.fits)
+    best = min(s.found().objective_ns for s in beside.values() if s.info.fits)
     assert (taken.objective_ns, taken.bound_ns) == (best, min(best, found.bound_ns))
-    unfit = {name: replace(standard, why="too large") for name, standard in beside.items()}
+    comes = {name: s.comes._replace(info=s.info.model_copy(update={"fits": False})) for name, s in beside.items()}
+    unfit = {name: replace(beside[name], comes=one) for name, one in comes.items()}
     assert [one.objective_ns for one in not_slower(slow, unfit)] == [slow.objective_ns]
-    assert Standard(found=None, why="no").info == RecipeInfo(objective_s=None, fits=False, why="no")
 
 
 def test_of_plans_that_are_as_fast_the_simulator_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +252,27 @@ def test_a_recipe_of_one_stage_is_worked_out_by_all_means() -> None:
     recipe = autopar.plan(model.model, model.example_inputs, like="zero3", **asked)
     pinned = autopar.plan(model.model, model.example_inputs, mesh={"dp": 64}, zero=3, **asked)
     assert pinned.lower_bound_s <= recipe.objective_s <= 1.002 * pinned.objective_s
+
+
+def test_a_second_core_changes_nothing_but_who_works_recipes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str | None] = []
+
+    def noted(*given: Any, **more: Any) -> Found:
+        calls.append(given[3].like)
+        if len(calls) == 1:
+            time.sleep(0.5)  # a helper has begun with the last by then
+        return search(*given, **more)
+
+    monkeypatch.setattr(comparing, "search", noted)
+    beside, made = [], []
+    for cores in ({0}, {0, 1}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        calls.clear()
+        beside.append(standards(*asked()))
+        made.append([*calls])
+    alone, helped = beside
+    assert made[0] == [*RECIPES]
+    assert made[1][0] == "data_parallel" and "hybrid_3d" not in made[1]
+    assert {name: each.comes for name, each in alone.items()} == {name: each.comes for name, each in helped.items()}
+    assert helped["hybrid_3d"].found().assignment == alone["hybrid_3d"].found().assignment
+    assert calls[-1] == "hybrid_3d"  # worked out again, once it is asked for
