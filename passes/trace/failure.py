@@ -62,5 +62,10 @@ def _reason(error: BaseException) -> str:
             "control flow or a shape depends on the values of a tensor. Compute with torch.where or a mask "
             "instead, or move the decision out of forward"
         )
+    if "Couldn't swap" in text:  # torch refuses, since the trace holds what the parameters were
+        return (
+            "forward casts or moves the parameters of a module (`.to`, `.half`, ...). Convert the model before, and in "
+            "forward only what the module is given"
+        )
     first = text.split("\n", 1)[0].strip()
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

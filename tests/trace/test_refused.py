@@ -51,6 +51,23 @@ def test_an_error_of_the_model_keeps_its_words() -> None:
     assert "models.py:" in str(caught.value)
 
 
+class Moving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.linear = self.linear.to(torch.float32)
+        return self.linear.to(torch.float64)(x.double())  # type: ignore[no-any-return]
+
+
+def test_parameters_that_forward_casts_are_refused_by_the_module_that_has_them() -> None:
+    model = Moving()
+    with pytest.raises(TraceError, match=r"casts or moves the parameters of a module.*\n  module: linear \(Linear\)"):
+        trace(model, (torch.randn(2, 3),))
+    assert model.linear.weight.dtype is torch.float32
+
+
 class Doubling(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
