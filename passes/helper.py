@@ -1,4 +1,4 @@
-"""A helper of a search: a copy of its process that works out bounds on another core.
+"""A helper of a search: a copy of its process that works out bounds, or standard recipes, on another core.
 
 It answers what the search would have found itself, and nothing that follows from what was asked before. So whether
 there is a helper, and how fast it is, changes nothing but time. Each tells the other what it begins with and what it

@@ -21,10 +21,8 @@ from autopar.passes.build import Model
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import Fact
 from autopar.passes.heavy import heavy
-from autopar.passes.positions import positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.problem import FORBIDDEN
-from autopar.passes.recipes import asked
 
 
 def pricing_on(mesh: Mesh, cluster: str) -> Pricing:
@@ -63,15 +61,7 @@ def test_no_change_of_layouts_takes_less(cluster: str, axes: tuple[tuple[str, in
 
 
 def model_of(module: nn.Module, *inputs: Tensor) -> Model:
-    prepared = ready(module, inputs, check(cluster="1x4xA100-SXM-80GB")).model
-    return made_of(prepared)
-
-
-def made_of(prepared: Model) -> Model:
-    arguments = check(cluster="1x4xA100-SXM-80GB")
-    marks = positions(prepared.graph, prepared.rules, prepared.settings.inputs)
-    made, _ = asked(prepared, arguments.cluster, arguments.limits(), marks)
-    return made
+    return ready(module, inputs, check(cluster="1x4xA100-SXM-80GB")).model
 
 
 class Residual(nn.Module):
@@ -102,9 +92,7 @@ class Residual(nn.Module):
     ("inside", "normed", "added"),
     [(True, False, (5, 6)), (False, False, (0, 4)), (True, True, (6, 6)), (False, True, (4, 4))],
 )
-def test_an_addition_counts_in_calls_that_need_it(
-    inside: bool, normed: bool, added: tuple[int, int]
-) -> None:
+def test_an_addition_counts_in_calls_that_need_it(inside: bool, normed: bool, added: tuple[int, int]) -> None:
     model = model_of(Residual(6, inside=inside, normed=normed), torch.randn(8, 16, 32))
     (at,) = (at for at in heavy(model).parts.values() if at.calls > 1)
     assert (at.added, at.calls) == added
@@ -131,8 +119,7 @@ def test_a_value_that_two_read_counts_once() -> None:
 
 def test_experts_split_inside_pay_for_their_sums() -> None:
     made = resolve("zoo:mixtral-8x7b", batch_size=8, seq_len=128, layers=4)
-    prepared = ready(made.model, made.example_inputs, check(cluster="1x4xA100-SXM-80GB", mixed_precision="bf16")).model
-    model = made_of(prepared)
+    model = ready(made.model, made.example_inputs, check(cluster="1x4xA100-SXM-80GB", mixed_precision="bf16")).model
     (at,) = heavy(model).parts.values()
     mesh = Mesh((("tp", 4),))
     pricing = pricing_on(mesh, "1x4xA100-SXM-80GB")
