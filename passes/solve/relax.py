@@ -92,6 +92,7 @@ class Relaxation:
         self._tight: dict[tuple[int, float], int] = {}
         self._known: dict[Multipliers, _Known] = {}
         self._here = _Known(len(model.chains))
+        self.here: Multipliers | None = None  # the latest, which what is raised belongs to
 
     def free(self) -> Multipliers:
         """The multipliers of a problem without a memory limit."""
@@ -108,7 +109,7 @@ class Relaxation:
             for old in [old for old in self._known if old != free]:
                 self._known.pop(old).release()
             self._known[m] = _Known(len(model.chains))
-        self._here = self._known[m]
+        self._here, self.here = self._known[m], m
         grids = self.grids if m.time else [[0.0] for _ in self.grids]
         block_runs: list[tuple[AnyRun, ...]] = []
         tables: list[FloatArray] = []

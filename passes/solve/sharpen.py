@@ -20,18 +20,19 @@ from autopar.passes.solve.model import Model
 from autopar.passes.solve.progress import Progress
 from autopar.passes.solve.relax import Evaluation, Relaxation
 
-LIMIT = 400
+LIMIT = 400  # choices that are listed of a chain, or the root
+FINE_LIMIT = 3200  # the same, where a gap is worth more work
 ROUNDS = 8
 
 
-def sharpen(relaxation: Relaxation, progress: Progress, found: Evaluation) -> Evaluation:
+def sharpen(relaxation: Relaxation, progress: Progress, found: Evaluation, limit: int = LIMIT) -> Evaluation:
     """Evaluate again at the multipliers of ``found``, raising what is in use, for all shared states.
 
     Ends when (7) costs no more than the tolerance in the best of them, or after a few rounds. All that is
     learned is noted in ``progress``.
     """
     model = relaxation.model
-    best = found
+    best = found if relaxation.here == found.multipliers else relaxation.evaluate(found.multipliers, at=found.at)
     for _ in range(ROUNDS):
         if best.slack <= progress.tolerance or progress.closed():
             break
@@ -40,11 +41,11 @@ def sharpen(relaxation: Relaxation, progress: Progress, found: Evaluation) -> Ev
         raised = False
         for number in range(len(model.chains)):
             states = np.unique(model.shared_of(number, near))
-            entries = sharper(model, best, number, states=states, slip=slip)
+            entries = sharper(model, best, number, states=states, slip=slip, limit=limit)
             if entries is not None:
                 relaxation.raise_entries(number, entries.at, entries.bound, entries.better)
                 raised = True
-        if not raised and not _sharpen_root(relaxation, best, near, slip):
+        if not raised and not _sharpen_root(relaxation, best, near, slip, limit):
             break
         before, best = best, relaxation.evaluate(found.multipliers)
         progress.note(best)
@@ -53,7 +54,9 @@ def sharpen(relaxation: Relaxation, progress: Progress, found: Evaluation) -> Ev
     return best
 
 
-def _sharpen_root(relaxation: Relaxation, found: Evaluation, states: IntArray, slip: float) -> bool:
+def _sharpen_root(
+    relaxation: Relaxation, found: Evaluation, states: IntArray, slip: float, limit: int
+) -> bool:
     """Raise the floors of shared states whose root assignment (7) prices too low; False if there is none."""
     model, m = relaxation.model, found.multipliers
     runs = [run for run in found.root_runs if isinstance(run, Run)]
@@ -71,7 +74,7 @@ def _sharpen_root(relaxation: Relaxation, found: Evaluation, states: IntArray, s
         others=-known[loose],
         start=[run.table.reshape(-1)[states[loose]] for run in runs],
         target=0.0,
-        limit=LIMIT,
+        limit=limit,
         interface=sorted({v for c in model.chains for v in c.root_scope}),
         prices=prices,
     )
@@ -96,7 +99,9 @@ class Sharper:
     better: dict[tuple[int, int, int], IntArray]
 
 
-def sharper(model: Model, found: Evaluation, number: int, *, states: IntArray, slip: float) -> Sharper | None:
+def sharper(
+    model: Model, found: Evaluation, number: int, *, states: IntArray, slip: float, limit: int = LIMIT
+) -> Sharper | None:
     """Bound the entries of chain ``number`` that ``found`` prices too low; None if there are none.
 
     ``states`` are the chain's shared states of interest, ``slip`` more than what rounding adds.
@@ -118,7 +123,7 @@ def sharper(model: Model, found: Evaluation, number: int, *, states: IntArray, s
         others=-known.cost[row],
         start=[chain.boundary(run.table)[at] for run in runs],
         target=0.0,
-        limit=LIMIT,
+        limit=limit,
         interface=chain.eliminator.plan.kept,
         prices=m.prices(1 + number, chain.chain.count, 0.0),
     )

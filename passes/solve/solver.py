@@ -15,8 +15,9 @@ from autopar.passes.solve.lagrangian import at_price, search_multipliers, tighte
 from autopar.passes.solve.master import solve_master
 from autopar.passes.solve.model import Model
 from autopar.passes.solve.pool import gather, with_candidates
-from autopar.passes.solve.progress import Progress
+from autopar.passes.solve.progress import CLOSE, Progress
 from autopar.passes.solve.relax import Evaluation, Relaxation
+from autopar.passes.solve.sharpen import FINE_LIMIT, sharpen
 from autopar.passes.solve.solution import CallRuns, Solution, Status
 
 EFFORT_LIMITS = ((64, 64, 0.05), (1000, 400, 0.3), (6000, 1500, 2.0), (32000, 4000, 20.0))
@@ -50,6 +51,7 @@ class Solver:
         self.best: Evaluation | None = None
         self._levels = [0] * self._progress.floors.size
         self._columns = 0
+        self._fine = False  # whether more was listed to make (7) exact
 
     @property
     def evaluations(self) -> int:
@@ -90,6 +92,8 @@ class Solver:
                 (self._paused if progress.dominated else self._searched).add(at)
                 self._paused -= self._searched
                 self._price = best.multipliers.memory or self._price
+            if effort and not self._fine and best.slack > CLOSE * progress.bound_ns:
+                best, self._fine = sharpen(self.relaxation, progress, best, FINE_LIMIT), True
             if best.at != at:
                 best = self.relaxation.evaluate(best.multipliers, at=at)
                 progress.note(best)
