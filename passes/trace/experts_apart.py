@@ -24,7 +24,7 @@ _MODULE, _CLASS = "transformers.models.switch_transformers.modeling_switch_trans
 
 @contextmanager
 def experts_stacked(model: nn.Module) -> Iterator[None]:
-    """Inside, such experts of ``model`` leave one operation in a trace; modules may be converted to what they are.
+    """Inside, such experts of ``model`` leave one operation in a trace; forward may convert a module to another type.
 
     Requires: as ``experts_as_one``.
     """
@@ -35,15 +35,18 @@ def experts_stacked(model: nn.Module) -> Iterator[None]:
         return
     gates = {id(module): plain_gate(next(iter(module.values())).act) for module in found}
     forward, to = kind.forward, nn.Module.to
+    changed: list[nn.Module] = []
 
     def stacked(self: Any, *given: Tensor) -> Tensor:
         return _stacked(self, *given, gate=gates[id(self)])
 
-    kind.forward, nn.Module.to = stacked, _converted(to)  # type: ignore[method-assign]
+    kind.forward, nn.Module.to = stacked, _converted(to, changed)  # type: ignore[method-assign]
     try:
         yield
     finally:
         kind.forward, nn.Module.to = forward, to  # type: ignore[method-assign]
+        for module in changed:
+            vars(module).pop("forward", None)
 
 
 def _stacked(
@@ -68,19 +71,31 @@ def _stacked(
     return made
 
 
-def _converted(original: Any) -> Any:
-    """``nn.Module.to`` as the router calls it in each forward: nothing where the module is of that type already."""
+def _converted(original: Any, changed: list[nn.Module]) -> Any:
+    """``nn.Module.to`` as the router calls it in each forward: a module of another type computes with converted
+    parameters and keeps its own. ``changed``: which do, by a forward of their own."""
 
     def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         if len(args) == 1 and isinstance(args[0], torch.dtype) and not kwargs:
-            others = {tensor.dtype for tensor in self.parameters() if tensor.is_floating_point()} - {args[0]}
-            if not others:
-                return self
-            raise UnsupportedError(
-                f"forward converts a module from {min(map(str, others))} to {args[0]}, parameters and all: give both "
-                "one type (router_dtype in the configuration of Switch Transformers), or leave mixed_precision out"
-            )
+            if any(tensor.is_floating_point() and tensor.dtype != args[0] for tensor in self.parameters()):
+                vars(self)["forward"] = _in_type(self, args[0])
+                changed.append(self)
+            return self
         converted: nn.Module = original(self, *args, **kwargs)
         return converted
 
     return to
+
+
+def _in_type(module: nn.Module, dtype: torch.dtype) -> Any:
+    """Its forward, with floating-point parameters converted."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        tensors = {name: p.to(dtype) if p.is_floating_point() else p for name, p in module.named_parameters()}
+        del vars(module)["forward"]
+        try:
+            return torch.func.functional_call(module, tensors, args, kwargs)
+        finally:
+            vars(module)["forward"] = forward
+
+    return forward
