@@ -1,16 +1,18 @@
-"""Experts that are modules of their own, chosen by a mask, traced as one operation.
+"""Experts that a class of their own computes one by one, traced as one operation.
 
-Switch Transformers of transformers 5 loop over the experts that a mask hits, which no trace can follow. While one runs
-their weights are stacked and the mask is told as an index and a weight: a token that no expert takes, for want of
-capacity, has weight 0. The weights stay parameters of their own, so that an axis which splits the experts splits the
-work, not what is kept.
+Some models of transformers 5 loop over the experts that a mask hits, outside of its registry, which no trace can
+follow. While one runs the class hands their weights to the operation, in the shape that it takes; the parameters stay
+what they are. Those of Switch Transformers are modules, which are stacked: an axis that splits the experts splits the
+work, not what is kept. A token that no expert takes, for want of capacity or since its expert does nothing, has
+weight 0.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -19,8 +21,6 @@ from torch import Tensor, nn
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.trace.experts import plain_gate
 
-_MODULE, _CLASS = "transformers.models.switch_transformers.modeling_switch_transformers", "SwitchTransformersExperts"
-
 
 @contextmanager
 def experts_stacked(model: nn.Module) -> Iterator[None]:
@@ -28,47 +28,98 @@ def experts_stacked(model: nn.Module) -> Iterator[None]:
 
     Requires: as ``experts_as_one``.
     """
-    kind: Any = getattr(sys.modules.get(_MODULE), _CLASS, None)  # a model that uses it has imported it
-    found = [] if kind is None else [module for module in model.modules() if isinstance(module, kind)]
-    if not found:
+    kinds: dict[Any, Any] = {}
+    for (place, name), traced in _TRACED.items():
+        kind = getattr(sys.modules.get(place), name, None)  # a model that uses it has imported it
+        if kind is not None and any(isinstance(module, kind) for module in model.modules()):
+            kinds[kind] = traced
+    if not kinds:
         yield
         return
-    gates = {id(module): plain_gate(next(iter(module.values())).act) for module in found}
-    forward, to = kind.forward, nn.Module.to
+    gates = {
+        id(module): plain_gate(_activation(module)) for module in model.modules() if isinstance(module, tuple(kinds))
+    }
+    before, to = {kind: kind.forward for kind in kinds}, nn.Module.to
     changed: list[nn.Module] = []
-
-    def stacked(self: Any, *given: Tensor) -> Tensor:
-        return _stacked(self, *given, gate=gates[id(self)])
-
-    kind.forward, nn.Module.to = stacked, _converted(to, changed)  # type: ignore[method-assign]
+    for kind, traced in kinds.items():
+        kind.forward = partialmethod(_traced, traced=traced, gates=gates)
+    nn.Module.to = _converted(to, changed)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        kind.forward, nn.Module.to = forward, to  # type: ignore[method-assign]
+        for kind, forward in before.items():
+            kind.forward = forward
+        nn.Module.to = to  # type: ignore[method-assign]
         for module in changed:
             vars(module).pop("forward", None)
+
+
+def _activation(experts: Any) -> Any:
+    if isinstance(experts, nn.ModuleDict):
+        return next(iter(experts.values())).act
+    return experts.mlp.activation_fn if hasattr(experts, "mlp") else experts.act_fn
+
+
+def _traced(self: Any, *given: Tensor, traced: Callable[..., Tensor], gates: dict[int, str]) -> Tensor:
+    """In place of the loop."""
+    if not gates[id(self)]:
+        raise UnsupportedError(
+            f"experts with the activation {type(_activation(self)).__name__}, which is none of those known"
+        )
+    return traced(self, *given, gate=gates[id(self)])
 
 
 def _stacked(
     self: Any, hidden_states: Tensor, selected_experts: Tensor, routing_weights: Tensor, *, gate: str
 ) -> Tensor:
-    """In place of the loop. hidden_states: [token, hidden]; selected_experts: [token, 1, expert], 0 or 1."""
+    """Of Switch Transformers. hidden_states: [token, hidden]; selected_experts: [token, 1, expert], 0 or 1."""
     experts = list(self.values())
     first = experts[0]
-    if not gate:
-        raise UnsupportedError(f"experts with the activation {type(first.act).__name__}, which is none of those known")
     if first.training and first.dropout.p > 0:
         raise UnsupportedError(
             f"dropout of {first.dropout.p} inside the experts of Switch Transformers: set dropout_rate=0 in its "
             "configuration, or use autopar.nn.MoE"
         )
     weight = routing_weights * selected_experts.sum(dim=-1).to(routing_weights.dtype)
-    made: Tensor = torch.ops.autopar_trace.experts(
+    return _experts(
         hidden_states, selected_experts.argmax(dim=-1), weight,
         torch.stack([expert.wi.weight for expert in experts]), torch.stack([expert.wo.weight for expert in experts]),
-        None, gate=gate, transposed=False,
+        gate,
     )  # fmt: skip
+
+
+def _flat(self: Any, hidden_states: Tensor, index: Tensor, weight: Tensor, *, gate: str) -> Tensor:
+    """Of DBRX, whose parameters are [expert · intermediate, hidden]. hidden_states: [batch, sequence, hidden]."""
+    of_each = (self.num_experts, self.ffn_hidden_size, self.hidden_size)
+    up = torch.cat([self.mlp.w1.view(of_each), self.mlp.v1.view(of_each)], dim=1)
+    tokens = hidden_states.reshape(-1, self.hidden_size)
+    made = _experts(tokens, index, weight, up, self.mlp.w2.view(of_each).transpose(1, 2), f"{gate}-glu")
+    return made.view(hidden_states.shape)
+
+
+def _some_idle(self: Any, hidden_states: Tensor, index: Tensor, weight: Tensor, *, gate: str) -> Tensor:
+    """Of LongCat-Flash, where experts after the last one hand a token on as it is. hidden_states: [token, hidden]."""
+    works = index < self.num_routed_experts
+    passed = (weight * ~works).sum(dim=-1, keepdim=True)
+    made = _experts(
+        hidden_states, index * works, (weight * works).to(hidden_states.dtype),
+        self.gate_up_proj[: self.num_routed_experts], self.down_proj, f"{gate}-glu",
+    )  # fmt: skip
+    total: Tensor = made + (hidden_states * passed).to(hidden_states.dtype)
+    return total
+
+
+def _experts(x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, gate: str) -> Tensor:
+    made: Tensor = torch.ops.autopar_trace.experts(x, index, weight, up, down, None, gate=gate, transposed=False)
     return made
+
+
+_MODELS = "transformers.models"
+_TRACED: dict[tuple[str, str], Callable[..., Tensor]] = {
+    (f"{_MODELS}.switch_transformers.modeling_switch_transformers", "SwitchTransformersExperts"): _stacked,
+    (f"{_MODELS}.dbrx.modeling_dbrx", "DbrxExperts"): _flat,
+    (f"{_MODELS}.longcat_flash.modeling_longcat_flash", "LongcatFlashExperts"): _some_idle,
+}
 
 
 def _converted(original: Any, changed: list[nn.Module]) -> Any:

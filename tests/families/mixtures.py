@@ -35,6 +35,15 @@ def mixtral(experts: int = 4, **changes: Any) -> Family:
     return mixture("mixtral", "MixtralForCausalLM", "MixtralConfig", num_local_experts=experts, **changes)
 
 
+def _dbrx() -> nn.Module:
+    """Its feed-forward layers have a configuration of their own."""
+    ffn = {"ffn_hidden_size": 16, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 32}
+    return from_transformers(
+        "DbrxForCausalLM", "DbrxConfig", vocab_size=VOCAB, d_model=32, n_heads=4, n_layers=2, max_seq_len=2 * SEQ,
+        attn_config={"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}, ffn_config=ffn,
+    )()  # fmt: skip
+
+
 def _switch() -> nn.Module:
     """The configuration takes float32 for the router at most."""
     model = from_transformers(
@@ -70,5 +79,10 @@ MIXTURES: tuple[Family, ...] = (
     mixture("gpt-oss", "GptOssForCausalLM", "GptOssConfig", num_local_experts=4, head_dim=8, sliding_window=8),
     mixture("granite-moe", "GraniteMoeForCausalLM", "GraniteMoeConfig", num_local_experts=4),
     mixture("qwen3-next", "Qwen3NextForCausalLM", "Qwen3NextConfig", **GATED_LINEAR),
+    Family(name="dbrx", build=_dbrx, batch=causal_batch),
+    mixture("longcat-flash", "LongcatFlashForCausalLM", "LongcatFlashConfig", num_layers=1, num_hidden_layers=2,
+             ffn_hidden_size=24, expert_ffn_hidden_size=16, n_routed_experts=4, zero_expert_num=2, moe_topk=2,
+             num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
+             v_head_dim=8, head_dim=8),
     Family(name="switch", build=_switch, batch=masked_batch, tolerance=1e-10),  # its encoder asks for a mask
 )  # fmt: skip

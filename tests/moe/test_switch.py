@@ -46,7 +46,7 @@ def test_a_router_of_another_type_than_its_weights_is_converted_in_forward() -> 
     """Its classifier is, in the trace alone: as with router_dtype float32 and all else in bfloat16."""
     model = FAMILY.build().float()
     graph = trace(model, FAMILY.batch()).graph
-    routers: list[Any] = [module for module in model.modules() if type(module).__name__ == "SwitchTransformersTop1Router"]
+    routers: list[Any] = [one for one in model.modules() if type(one).__name__ == "SwitchTransformersTop1Router"]
     weights = {node.result.name for node in graph.sources("param") if "classifier" in str(node.attr("fqn"))}
     into = {node.result.type.dtype for node in graph.nodes if set(node.uses()) & weights}
     assert routers and len(weights) == len(routers) and into == {"f64"}
