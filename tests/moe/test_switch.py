@@ -54,6 +54,7 @@ def test_a_router_of_another_type_than_its_weights_is_converted_in_forward() -> 
     assert not any("forward" in vars(router.classifier) for router in routers)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_gradients_of_a_converted_router_are_those_of_one_device() -> None:
     exact, rough = run_processes(2, trained, timeout_s=150)[0]
