@@ -23,17 +23,14 @@ def steepest(known: Iterable[Candidate], instances: int, memory_bytes: int) -> t
     Requires: some candidate is known.
     """
     cuts = sorted({(c.time, c.held - memory_bytes, c.mean_works) for c in known})
-    found = _best(cuts, instances, time=1.0)
-    if found is None:
-        found = _best(cuts, instances, time=0.0)
-        assert found is not None  # weights have a sum
-    return found
+    even = Multipliers(time=0.0, memory=1.0, weights=(1 / instances,) * instances)
+    return _best(cuts, instances, time=1.0) or _best(cuts, instances, time=0.0) or (even, 0.0)
 
 
 def _best(
     cuts: list[tuple[int, int, tuple[float, ...]]], instances: int, *, time: float
 ) -> tuple[Multipliers, float] | None:
-    """None where there is no limit."""
+    """None where there is no limit, or numbers defeat the program."""
     program = pywraplp.Solver.CreateSolver("GLOP")
     low, unit = -program.infinity(), max(1.0, *(float(abs(more)) for _, more, _ in cuts))
     scale = max(1.0, *(float(t) for t, _, _ in cuts)) if time else 1.0
