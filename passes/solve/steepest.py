@@ -44,9 +44,9 @@ def _best(
     program.Maximize(z)
     if program.Solve() != program.OPTIMAL:
         return None
-    paid = price.solution_value()
-    total = sum(weight.solution_value() for weight in weights)
-    parts = [weight.solution_value() / total for weight in weights] if total > 0 else [1.0] + [0.0] * (instances - 1)
-    memory = paid * scale / unit if time else 1.0
+    found = [max(0.0, weight.solution_value()) for weight in weights]  # a solution may be off by what rounding adds
+    total = sum(found)
+    parts = [part / total for part in found] if total > 0 else [1.0] + [0.0] * (instances - 1)
+    memory = total * scale / unit if time else 1.0
     value = z.solution_value() * (scale if time else unit)
     return Multipliers(time=time, memory=memory, weights=tuple(parts)), value
