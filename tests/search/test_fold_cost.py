@@ -152,9 +152,10 @@ WORDS = (
 )  # fmt: skip
 
 
-# One takes part in transformers' registry of experts, whose members all have attributes of these names; the other
-# stands in for two functions of transformers, which many of its models call by these names.
-REGISTERED = [ROOT / "passes" / "trace" / name for name in ("experts.py", "delta_rule.py")]
+# One takes part in transformers' registry of experts, whose members all have attributes of these names; the others
+# stand in for two functions of transformers, which many of its models call by these names, and for its classes of
+# experts that are not in the registry.
+REGISTERED = [ROOT / "passes" / "trace" / name for name in ("experts.py", "delta_rule.py", "experts_apart.py")]
 
 
 def test_no_model_is_known_by_name():
