@@ -54,9 +54,7 @@ def sharpen(relaxation: Relaxation, progress: Progress, found: Evaluation, limit
     return best
 
 
-def _sharpen_root(
-    relaxation: Relaxation, found: Evaluation, states: IntArray, slip: float, limit: int
-) -> bool:
+def _sharpen_root(relaxation: Relaxation, found: Evaluation, states: IntArray, slip: float, limit: int) -> bool:
     """Raise the floors of shared states whose root assignment (7) prices too low; False if there is none."""
     model, m = relaxation.model, found.multipliers
     runs = [run for run in found.root_runs if isinstance(run, Run)]
@@ -100,7 +98,7 @@ class Sharper:
 
 
 def sharper(
-    model: Model, found: Evaluation, number: int, *, states: IntArray, slip: float, limit: int = LIMIT
+    model: Model, found: Evaluation, number: int, *, states: IntArray, slip: float, limit: int
 ) -> Sharper | None:
     """Bound the entries of chain ``number`` that ``found`` prices too low; None if there are none.
 

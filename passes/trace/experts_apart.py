@@ -29,16 +29,16 @@ def experts_stacked(model: nn.Module) -> Iterator[None]:
     Requires: as ``experts_as_one``.
     """
     kinds: dict[Any, Any] = {}
-    for (place, name), traced in _TRACED.items():
-        kind = getattr(sys.modules.get(place), name, None)  # a model that uses it has imported it
-        if kind is not None and any(isinstance(module, kind) for module in model.modules()):
+    gates: dict[int, str] = {}
+    for (place, name), (activation, traced) in _TRACED.items():
+        kind: Any = getattr(sys.modules.get(place), name, None)  # a model that uses it has imported it
+        found = [] if kind is None else [module for module in model.modules() if isinstance(module, kind)]
+        if found:
             kinds[kind] = traced
+            gates |= {id(module): plain_gate(activation(module)) for module in found}
     if not kinds:
         yield
         return
-    gates = {
-        id(module): plain_gate(_activation(module)) for module in model.modules() if isinstance(module, tuple(kinds))
-    }
     before, to = {kind: kind.forward for kind in kinds}, nn.Module.to
     changed: list[nn.Module] = []
     for kind, traced in kinds.items():
@@ -54,18 +54,10 @@ def experts_stacked(model: nn.Module) -> Iterator[None]:
             vars(module).pop("forward", None)
 
 
-def _activation(experts: Any) -> Any:
-    if isinstance(experts, nn.ModuleDict):
-        return next(iter(experts.values())).act
-    return experts.mlp.activation_fn if hasattr(experts, "mlp") else experts.act_fn
-
-
 def _traced(self: Any, *given: Tensor, traced: Callable[..., Tensor], gates: dict[int, str]) -> Tensor:
     """In place of the loop."""
     if not gates[id(self)]:
-        raise UnsupportedError(
-            f"experts with the activation {type(_activation(self)).__name__}, which is none of those known"
-        )
+        raise UnsupportedError(f"{type(self).__name__} with an activation that is none of those known")
     return traced(self, *given, gate=gates[id(self)])
 
 
@@ -115,11 +107,16 @@ def _experts(x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor,
 
 
 _MODELS = "transformers.models"
-_TRACED: dict[tuple[str, str], Callable[..., Tensor]] = {
-    (f"{_MODELS}.switch_transformers.modeling_switch_transformers", "SwitchTransformersExperts"): _stacked,
-    (f"{_MODELS}.dbrx.modeling_dbrx", "DbrxExperts"): _flat,
-    (f"{_MODELS}.longcat_flash.modeling_longcat_flash", "LongcatFlashExperts"): _some_idle,
-}
+# By module and class: the activation of such experts, and what stands in for their loop.
+_TRACED: dict[tuple[str, str], tuple[Callable[[Any], Any], Callable[..., Tensor]]] = {
+    (f"{_MODELS}.switch_transformers.modeling_switch_transformers", "SwitchTransformersExperts"): (
+        lambda experts: next(iter(experts.values())).act, _stacked,
+    ),
+    (f"{_MODELS}.dbrx.modeling_dbrx", "DbrxExperts"): (lambda experts: experts.mlp.activation_fn, _flat),
+    (f"{_MODELS}.longcat_flash.modeling_longcat_flash", "LongcatFlashExperts"): (
+        lambda experts: experts.act_fn, _some_idle,
+    ),
+}  # fmt: skip
 
 
 def _converted(original: Any, changed: list[nn.Module]) -> Any:
