@@ -54,8 +54,9 @@ class Rung(IntEnum):
     SHARED = 7  # where memory binds: each axis alone, with the memory of all
     ROUGH = 8  # itself, memory ignored, at little work
     OWN = 9  # itself, memory ignored
-    PRICED = 10  # itself, memory at the price that it had elsewhere
-    LIMITED = 11  # itself, within memory
+    STAGED = 10  # of a pipeline: itself, within memory, at little work
+    PRICED = 11  # of others: itself, memory at the price that it had elsewhere
+    LIMITED = 12  # itself, within memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ The model is placed on the devices of one stage within the memory of all, then c
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -46,49 +47,64 @@ FINER_GROUPS, NEARLY = 10, 0.9
 SINGLE = 8
 # So near to its bound a plan is not placed a second time.
 NEAR = 1.002
+# So near to the best plan a bound is not raised once more.
+PROVEN = 0.99
 
 
 @dataclass(eq=False)
 class Pipelines:
-    """Bounds and settles pipelines; ``begun``: their problems, between the two."""
+    """Bounds and settles pipelines; ``begun``: their problems, between the two. ``settled``: by their number among
+    those tried; ``asked``: how high their bounds were asked to be."""
 
     standing: Standing
     begun: dict[Candidate, tuple[Encoded, Pricing]] = field(default_factory=dict)
+    settled: dict[int, Candidate] = field(default_factory=dict)
+    asked: dict[Candidate, int | None] = field(default_factory=dict)
+
+    def staged(self, candidate: Candidate, shape: Shape) -> Candidate | None:
+        """The candidate with a bound within memory that takes little work; None where it cannot be placed."""
+        bounds = self.standing.bounds
+
+        def work() -> Answer | None:
+            made = bounds.encode(candidate, shape.schedule)
+            if made is None:
+                return None
+            groups = self._groups(*made, shape)
+            bound = undivided_bound_ns(groups(_parts(shape.places, GROUPS)), bare=True)
+            return Answer(shape.places * bound, 0, exact=True)
+
+        answer = bounds.asked(("staged", candidate.full.axes, shape), work)
+        if answer is None:
+            return None
+        bound = max(candidate.bound_ns, answer.bound_ns) + self._tied_ns(candidate, shape)
+        return replace(candidate, rung=Rung.STAGED, bound_ns=bound)
 
     def limited(self, candidate: Candidate, shape: Shape) -> Candidate | None:
         """The candidate with a bound within memory; None where it cannot be placed or does not fit."""
-        standing, above = self.standing, self.standing.above(candidate)
-        bounds, made = standing.bounds, None
-
-        def work() -> Answer | None:
-            nonlocal made
-            made = bounds.encode(candidate, shape.schedule)
-            return None if made is None else Answer(self._staged_ns(*made, shape, above), 0, exact=True)
-
-        answer = bounds.asked(("staged", candidate.full.axes, shape, bounds.price, above), work)
-        if answer is None or bounds.helper.here:
+        standing, bounds, above = self.standing, self.standing.bounds, self.standing.above(candidate)
+        again = candidate.rung == Rung.STAGED
+        made = bounds.again(candidate) if again else bounds.encode(candidate, shape.schedule)
+        if made is None:
             return None
-        bound = max(candidate.bound_ns, answer.bound_ns)
-        if above is None or bound < above:
-            made = made or bounds.again(candidate)
-            assert made is not None  # the helper has made it
-            if above is None or len(candidate.mesh.axes) == 1:  # others cost too much
-                least = max(1, int(shape.live(shape.places - 1)))
-                solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
-                found = standing.solved(solver, 0, above)
-                if found.status == "infeasible":
-                    self._near(Cutting(standing, candidate, shape, *made), found, made[0])
-                    return None
-                bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
-        bound += math.floor(self._tied_ns(bounds.pricing(candidate), shape) / candidate.stretch)
-        again = replace(candidate, rung=Rung.LIMITED, bound_ns=bound)
-        if made is not None and standing.may_improve(again):
-            self.begun[again] = made
-        return again
+        tied = self._tied_ns(candidate, shape)
+        bound = max(candidate.bound_ns - tied * again, self._staged_ns(*made, shape, above))
+        if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
+            least = max(1, int(shape.live(shape.places - 1)))
+            solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
+            found = standing.solved(solver, 0, above)
+            if found.status == "infeasible":
+                self._near(Cutting(standing, candidate, shape, *made), found, made[0])
+                return None
+            bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
+        limited = replace(candidate, rung=Rung.LIMITED, bound_ns=bound + tied)
+        if standing.may_improve(limited):
+            self.begun[limited], self.asked[limited] = made, above
+        return limited
 
-    def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None) -> int:
-        """Time of all work on one place's devices, each place within its own memory; not more than ``enough_ns``
-        asks for."""
+    def _groups(
+        self, encoded: Encoded, pricing: Pricing, shape: Shape
+    ) -> Callable[[Sequence[range]], list[Places]]:
+        """Of runs of neighbouring places what each holds and costs."""
         places, standing, model = shape.places, self.standing, self.standing.bounds.model
         anywhere = layers(model) < shape.stages  # stages may begin elsewhere than at calls
         parts = standing.bounds.cluster.world_size // places * shape.microbatches
@@ -100,7 +116,7 @@ class Pipelines:
         none, one = (Model(each, most_joined=standing.bounds.most_joined) for each in (lean, loose.problem))
         own = None if anywhere else ends(model, holding(encoded, 0))
 
-        def groups(runs: list[range]) -> list[Places]:
+        def groups(runs: Sequence[range]) -> list[Places]:
             found = []
             for run in runs:
                 live = max(1, int(shape.live(run[-1])))
@@ -116,20 +132,28 @@ class Pipelines:
                 ))  # fmt: skip
             return found
 
+        return groups
+
+    def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None) -> int:
+        """Time of all work on one place's devices, each place within its own memory; not more than ``enough_ns``
+        asks for."""
+        places, price, groups = shape.places, self.standing.bounds.price, self._groups(encoded, pricing, shape)
         each_ns = None if enough_ns is None else -(-enough_ns // places)
-        bound = staged_bound_ns(groups(_parts(places, GROUPS)), standing.bounds.price, each_ns)
+        bound = staged_bound_ns(groups(_parts(places, GROUPS)), price, each_ns)
         if each_ns is not None and NEARLY * each_ns <= bound < each_ns:
             bound = max(bound, undivided_bound_ns(groups(_parts(places, FINER_GROUPS))))
-            if own is not None and bound < each_ns:
-                bound = refined_bound_ns(groups(_parts(places, GROUPS, SINGLE)), standing.bounds.price, bound, each_ns)
+            if layers(self.standing.bounds.model) >= shape.stages and bound < each_ns:
+                bound = refined_bound_ns(groups(_parts(places, GROUPS, SINGLE)), price, bound, each_ns)
         return places * bound
 
-    def _tied_ns(self, pricing: Pricing, shape: Shape) -> int:
-        """Least time of a step after its slowest place; 0 where stages may begin anywhere."""
-        model = self.standing.bounds.model
-        if layers(model) < shape.stages:
+    def _tied_ns(self, candidate: Candidate, shape: Shape) -> int:
+        """Least time of a step after its slowest place, as a part of the candidate's bound; 0 where stages may begin
+        anywhere."""
+        bounds = self.standing.bounds
+        if layers(bounds.model) < shape.stages:
             return 0
-        return least_ns(model, pricing, self.standing.bounds.cluster.world_size // shape.places)
+        least = least_ns(bounds.model, bounds.pricing(candidate), bounds.cluster.world_size // shape.places)
+        return math.floor(least / candidate.stretch)
 
     def settle(self, candidate: Candidate, shape: Shape) -> bool:
         """As ``_settle``. What nobody asked for and cannot be cut is left out. Raises UnsupportedError otherwise."""
@@ -140,8 +164,27 @@ class Pipelines:
             if not standing.bounds.searched:
                 raise
             standing.bounds.refused = standing.bounds.refused or error
+        self.settled[len(standing.tried)] = candidate
         standing.done(candidate, candidate.step_bound_ns, objective_ns)
         return objective_ns is not None
+
+    def prove(self, overdue: Callable[[], bool]) -> None:
+        """Raise the bounds of what was settled before there was the best plan, as long as they make the gap."""
+        standing = self.standing
+        while standing.best is not None and standing.tried and not overdue():
+            at, tried = min(enumerate(standing.tried), key=lambda one: one[1].bound_ns)
+            candidate = self.settled.pop(at, None)
+            if candidate is None or candidate.shape is None or tried.bound_ns >= standing.best.objective_ns * PROVEN:
+                break
+            stretch, asked = candidate.stretch, self.asked.get(candidate)
+            enough_ns = math.ceil(standing.best.objective_ns / stretch)
+            if asked is not None and asked * PROVEN <= enough_ns:
+                break
+            made = standing.bounds.again(candidate)
+            assert made is not None  # it was
+            bound = self._staged_ns(*made, candidate.shape, enough_ns) + self._tied_ns(candidate, candidate.shape)
+            bound_ns = int(bound * stretch)
+            standing.tried[at] = replace(tried, bound_ns=max(bound_ns, tried.bound_ns))
 
     def _settle(self, candidate: Candidate, shape: Shape) -> int | None:
         """The time of the best plan found: placed as if every call held as many microbatches as the first stage does,

@@ -85,6 +85,9 @@ class _Search:
         """Whether a candidate may be better by so much that finding out now saves work on others."""
         return self.standing.best is None or candidate.rank[0] * DIVE < self.standing.best_ns
 
+    def _overdue(self) -> bool:
+        return time.monotonic() - self.started > self.standing.limits.time_limit_s
+
     def _tell(self, candidate: Candidate, left: int) -> None:
         """How far the search is, about to look into ``candidate``, of least bound."""
         best = "no plan yet"
@@ -137,7 +140,7 @@ class _Search:
         if candidate.rung < Rung.OWN:
             return self.raised(candidate)
         if candidate.shape is not None:
-            if candidate.rung == Rung.OWN:
+            if candidate.rung in (Rung.OWN, Rung.STAGED):
                 return self.within(candidate)
             self.pipelines.settle(candidate, candidate.shape)
             return []
@@ -155,8 +158,10 @@ class _Search:
         """The candidate, whose own bound is known, with one within memory."""
         if candidate.shape is None:
             return self.plain.priced(candidate)
-        limited = self.pipelines.limited(candidate, candidate.shape)
-        return [] if limited is None else [limited]
+        first = candidate.rung == Rung.OWN and self.standing.above(candidate) is not None
+        raised = self.pipelines.staged if first else self.pipelines.limited
+        higher = raised(candidate, candidate.shape)
+        return [] if higher is None else [higher]
 
     def ahead(self, candidate: Candidate) -> list[Candidate]:
         """In the helper: the candidate with a bound that the search asks the helper for."""
@@ -230,6 +235,8 @@ class _Search:
             candidates, self.last = [*candidates, *left], []
         for candidate in map(self._left, self.explore(candidates)):
             self.standing.done(candidate, candidate.step_bound_ns)
+        if self.complete and not self.quick:
+            self.pipelines.prove(self._overdue)
 
     def _left(self, candidate: Candidate) -> Candidate:
         """A candidate that time did not suffice for, with the bounds that all meshes share."""
@@ -248,7 +255,7 @@ class _Search:
         while waiting:
             candidate = waiting[0][2]
             self._tell(candidate, len(waiting))
-            overdue = time.monotonic() - self.started > self.standing.limits.time_limit_s
+            overdue = self._overdue()
             if self.hopeless and self.standing.closest is not None:
                 break
             enough = self.standing.best is not None and candidate.rank[0] >= self.standing.best_ns

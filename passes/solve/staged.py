@@ -61,14 +61,10 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
     ``price``: what a byte may be worth, in ns. ``enough_ns``: by how much more T may be is not asked. Requires: models
     of one problem but for their bytes, those that hold most first.
     """
-    costs = Costs(places, bare=True)
+    costs = Costs(places)
     if not costs.known:
         return 0
-    best = costs.undivided((0.0, costs.steep))  # mostly enough
-    if enough_ns is not None and best * SAFE >= enough_ns:
-        return int(best * SAFE)
-    costs = Costs(places)
-    best = max(best, costs.undivided((0.0, costs.steep)))
+    best = costs.undivided((0.0, costs.steep))
     prices = list(dict.fromkeys(share * price for share in SHARES))
     for chosen in itertools.combinations_with_replacement(prices, len(places)):
         if enough_ns is not None and best * SAFE >= enough_ns:
@@ -77,9 +73,10 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
     return int(max(best, costs.undivided((*prices, costs.steep))) * SAFE)
 
 
-def undivided_bound_ns(places: Sequence[Places]) -> int:
-    """What calls that are not divided say alone: at little work for each of ``places``, which may be many."""
-    costs = Costs(places)
+def undivided_bound_ns(places: Sequence[Places], *, bare: bool = False) -> int:
+    """What calls that are not divided say alone: at little work for each of ``places``, which may be many. ``bare``: as
+    if no traffic were exposed, at a quarter of it."""
+    costs = Costs(places, bare=bare)
     return int(costs.undivided((0.0, costs.steep)) * SAFE) if costs.known else 0
 
 

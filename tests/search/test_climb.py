@@ -53,12 +53,12 @@ def rungs(told: Hearing, axis: str, *, blind: bool) -> list[Rung]:
 def test_what_comes_last_is_held_where_a_plan_decides_what_is_asked() -> None:
     told = climbed([], [candidate("cp")])
     assert rungs(told, "cp", blind=True)[-1] == Rung.PRIME
-    assert rungs(told, "cp", blind=False) == [rung for rung in Rung if Rung.PRIME < rung <= Rung.PRICED]
+    assert rungs(told, "cp", blind=False) == [rung for rung in Rung if Rung.PRIME < rung <= Rung.STAGED]
 
 
 def test_what_comes_soon_goes_on_before_there_is_a_plan_and_again_with_it() -> None:
     told = climbed([candidate("tp")], [candidate("cp")])
-    upper = [rung for rung in Rung if Rung.PRIME < rung <= Rung.PRICED]
+    upper = [rung for rung in Rung if Rung.PRIME < rung <= Rung.STAGED]
     assert rungs(told, "tp", blind=True)[-len(upper) :] == upper
     assert rungs(told, "tp", blind=False) == upper  # what it asks with a plan may differ
     order = [name for name, _, before in told.asked_for if before]
@@ -68,7 +68,7 @@ def test_what_comes_soon_goes_on_before_there_is_a_plan_and_again_with_it() -> N
 def test_what_the_search_is_at_is_taken_up_again() -> None:
     told = climbed([candidate("tp"), candidate("dp")], [], (("tp", Rung.PRIME), ("dp", Rung.FEWEST)))
     assert Rung.PRIME in rungs(told, "tp", blind=False)
-    assert rungs(told, "tp", blind=False)[-1] == Rung.PRICED
+    assert rungs(told, "tp", blind=False)[-1] == Rung.STAGED
     assert rungs(told, "dp", blind=False)[0] == Rung.AXIS  # anew, and once
     assert len(rungs(told, "dp", blind=False)) == len(set(rungs(told, "dp", blind=False)))
 
@@ -76,4 +76,4 @@ def test_what_the_search_is_at_is_taken_up_again() -> None:
 def test_what_is_no_faster_than_the_plan_is_left() -> None:
     told = climbed([candidate("tp", bound_ns=200)], [candidate("cp", bound_ns=50)])
     assert rungs(told, "tp", blind=False) == []
-    assert rungs(told, "cp", blind=False)[-1] == Rung.PRICED
+    assert rungs(told, "cp", blind=False)[-1] == Rung.STAGED

@@ -33,7 +33,10 @@ def test_a_bound_that_is_enough_is_not_raised_further(seed: int) -> None:
         enough = int(whole * share)
         assert enough <= staged_bound_ns(places, PRICE, enough) <= whole
     assert 0.9 * whole < staged_bound_ns(places, PRICE, 1) <= whole
-    assert 0.9 * whole < undivided_bound_ns(places) <= whole
+    undivided = undivided_bound_ns(places)
+    assert 0.9 * whole < undivided <= whole
+    bare = undivided_bound_ns(places, bare=True)
+    assert 0.5 * whole < bare <= undivided * (1 + 1e-5)  # another price of memory is tried
 
 
 def test_calls_are_in_one_mode_each() -> None:
@@ -84,9 +87,10 @@ def bound_ns(stacks: Sequence[Layers], memory: Sequence[int]) -> float:
     )  # fmt: skip
     model = Model(Problem(root=Segment(name="root", domains=(), tables=()), chains=chains))
     places = [Places(model=model, count=1, memory_bytes=size, sent_ns=0) for size in memory]
-    both = [undivided_bound_ns(places), staged_bound_ns(places, 1.0)]
-    assert both[0] <= both[1]
-    return both[1]
+    bare, *found = undivided_bound_ns(places, bare=True), undivided_bound_ns(places), staged_bound_ns(places, 1.0)
+    assert found == sorted(found)
+    assert bare <= found[0] * (1 + 1e-5)
+    return found[-1]
 
 
 def fastest_ns(stacks: Sequence[Layers], memory: Sequence[int]) -> float:
