@@ -1,6 +1,6 @@
 """Run a function on N local processes that form a gloo group, with a timeout.
 
-Processes are forked from a server that has imported torch once, so a run costs a fraction of a second. The
+Processes are forked from a server that has imported once what most tests need, so a run costs a fraction of a second. The
 function is looked up by its module, its arguments are pickled, and its results come back through
 ``torch.save``. A process that fails or hangs fails the run with the tracebacks of all that failed.
 
@@ -27,7 +27,10 @@ import torch.distributed as dist
 from autopar.errors import AutoparError
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed.tensor", "torch.distributed.fsdp"])
+_context.set_forkserver_preload([
+    "torch", "torch.distributed.tensor", "torch.distributed.fsdp", "autopar.api",
+    "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama",
+])  # fmt: skip
 
 
 # A function and its arguments.
