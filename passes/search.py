@@ -49,7 +49,8 @@ FAR = 1.2
 
 # Meshes that come first, so that the many others have a plan to beat; pipelines of them only where memory binds.
 FIRST = (
-    ("dp",), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), (MIXED_AXIS,), ("dp", "tp"),
+    ("dp",), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), (PIPELINE_AXIS, "tp"),
+    (MIXED_AXIS,), ("dp", "tp"),
 )  # fmt: skip
 
 WORTH_S = 0.03  # a search that takes longer gets a helper

@@ -1,7 +1,7 @@
 """Run a function on N local processes that form a gloo group, with a timeout.
 
-Processes are forked from a server that has imported once what most tests need, so a run costs a fraction of a second. The
-function is looked up by its module, its arguments are pickled, and its results come back through
+Processes are forked from a server that has imported once what most tests need, so a run costs a fraction of a
+second. The function is looked up by its module, its arguments are pickled, and its results come back through
 ``torch.save``. A process that fails or hangs fails the run with the tracebacks of all that failed.
 
 Starting processes costs more than most of what tests do in them: ``each`` does several pieces of work in one set.

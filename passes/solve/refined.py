@@ -20,7 +20,7 @@ from autopar.passes.solve.staged import SAFE, Costs, Places
 from autopar.passes.solve.states import fixed
 
 MOST_CALLS = 2
-EFFORT = 2
+EFFORT = 1
 MOST_REFINED = 24  # times of places that are raised
 IDLE = 4  # so many in a row that change nothing are the last
 
