@@ -47,6 +47,8 @@ FINER_GROUPS, NEARLY = 10, 0.9
 SINGLE = 8
 # So near to its bound a plan is not placed a second time.
 NEAR = 1.002
+# A plan of a quick search that is so much slower than the best is not placed a second time: that gained 5 % at most.
+POOR = 1.1
 # So near to the best plan a bound is not raised once more.
 PROVEN = 0.99
 
@@ -196,11 +198,13 @@ class Pipelines:
             return None
         cutting = Cutting(standing, candidate, shape, *made)
         found: list[int] = []
+        known: set[object] = set()
         for live in dict.fromkeys((shape.most_live, shape.mean_live) if cutting.by_calls else (shape.most_live,)):
-            if found and min(found) <= candidate.step_bound_ns * NEAR:
+            poor = standing.limits.quick and min(found, default=0) * candidate.handicap > standing.best_ns * POOR
+            if found and (poor or min(found) <= candidate.step_bound_ns * NEAR):
                 break
             encoded = holding(made[0], live)
-            best = self._held(cutting, encoded)
+            best = self._held(cutting, encoded, known)
             if best is None:
                 continue
             solution, cut = best
@@ -209,10 +213,12 @@ class Pipelines:
                 standing.take(Best(candidate, solution, encoded, made[1], cut.objective_ns, cut))
         return min(found, default=None)
 
-    def _held(self, cutting: Cutting, encoded: Encoded) -> tuple[Solution, Arrangement] | None:
+    def _held(
+        self, cutting: Cutting, encoded: Encoded, known: set[object]
+    ) -> tuple[Solution, Arrangement] | None:
         """A placement of ``encoded`` for one stage's devices within the memory of all stages, and how it is cut.
 
-        A cut that does not fit asks for a leaner placement.
+        A cut that does not fit asks for a leaner placement. ``known``: placements whose cuts fit, not to be cut again.
         """
         standing, shape = self.standing, cutting.shape
         budget = standing.limits.memory_bytes * shape.places
@@ -223,8 +229,12 @@ class Pipelines:
                 self._near(cutting, solution, encoded)
                 return None
             solution = remeasured(encoded.problem, uniform(priced.problem, solution, budget))
+            placement = solution.root, solution.calls
+            if placement in known:
+                return None
             solution, units, cut = cutting.placed(solution, encoded)
             if cut is not None and max(cut.bytes) <= standing.limits.memory_bytes:
+                known.add(placement)
                 return solution, cut
             if len(units) < shape.stages:
                 standing.bounds.refused = UnsupportedError(
