@@ -84,12 +84,13 @@ class Pipelines:
     def limited(self, candidate: Candidate, shape: Shape) -> Candidate | None:
         """The candidate with a bound within memory; None where it cannot be placed or does not fit."""
         standing, bounds, above = self.standing, self.standing.bounds, self.standing.above(candidate)
-        again = candidate.rung == Rung.STAGED
-        made = bounds.again(candidate) if again else bounds.encode(candidate, shape.schedule)
+        staged = candidate.rung == Rung.STAGED
+        made = bounds.again(candidate) if staged else bounds.encode(candidate, shape.schedule)
         if made is None:
             return None
         tied = self._tied_ns(candidate, shape)
-        bound = max(candidate.bound_ns - tied * again, self._staged_ns(*made, shape, above))
+        known = candidate.bound_ns - tied if staged else candidate.bound_ns
+        bound = max(known, self._staged_ns(*made, shape, above))
         if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
             least = max(1, int(shape.live(shape.places - 1)))
             solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
