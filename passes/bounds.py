@@ -147,7 +147,7 @@ class Bounds:
             return None
 
     def again(self, candidate: Candidate) -> tuple[Encoded, Pricing] | None:
-        """The problem of a candidate of which the helper has told what was asked; it is counted there."""
+        """The problem of a candidate that was made before, here or by the helper, and is counted already."""
         self.problems -= 1
         return self.encode(candidate, candidate.schedule)
 
