@@ -45,6 +45,11 @@ class Group:
     nodes: int
 
 
+def each_way_bytes(exchanged: int, marks: int) -> int:
+    """Of rows that go to experts and back, and so again in backward, each way; ``marks``, which go once, shared out."""
+    return exchanged + marks // 4
+
+
 def work(
     target: str,
     entry: Row,

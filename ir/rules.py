@@ -97,7 +97,8 @@ class Row:
     work_bytes: memory traffic of the forward pass for each element of the result, beside operands and results.
     moved: numbers read and written besides, forward; inner: those of them that autograd keeps; in words as flops.
     exchanged: numbers that a device sends, and gets back as many, where an axis owns the factors of an exchange,
-        forward and again backward; autograd keeps those that came.
+        forward and again backward; autograd keeps those that came. ``marks``: bytes that go along, forward, and
+        stay.
     computes: element type that it works in, and keeps numbers of its own in, whatever that of its operands.
     op_class: class of the efficiency curve; ``view`` costs nothing.
     uneven: factors of classes that may be cut into padded parts (``Layout.padded``): zeros, or what this
@@ -116,6 +117,7 @@ class Row:
     moved: str = ""
     inner: str = ""
     exchanged: str = ""
+    marks: str = ""
     computes: str = ""
     op_class: str = "pointwise"
     reduce: str = "sum"

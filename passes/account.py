@@ -180,9 +180,10 @@ def _count_exchange(
     found: dict[tuple[str, str, int, str, str], int], graph: Graph, node: Node, times: int, again: int, where: str
 ) -> None:
     """Rows of tokens sent to the experts of other devices and back, forward and backward; of a device with the mean."""
-    size, axis = exchanged_bytes(node, graph.values(), imbalance=1.0), str(node.attr("exchange"))
+    (rows, marks), axis = exchanged_bytes(node, graph.values(), imbalance=1.0), str(node.attr("exchange"))
     parts = (axis,) if node.attr("inside") is None else (within(axis), across(axis))
-    for phase, count in (("forward", 2 * times * again), ("backward", 2 * times)):
+    sent = [(rows, "forward", 2 * times * again), (rows, "backward", 2 * times)]
+    for size, phase, count in [*sent, (marks, "forward", times * again)] if marks else sent:
         for part in parts:
             key = ("all_to_all", part, size, where, phase)
             found[key] = found.get(key, 0) + count

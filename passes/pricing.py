@@ -21,7 +21,7 @@ from autopar.cost_model import (
     slowest_compute_s,
 )
 from autopar.cost_model.dtypes import sent_back_bytes
-from autopar.cost_model.priced import work
+from autopar.cost_model.priced import each_way_bytes, work
 from autopar.ir.convert import COLLECTIVES, Change, local_numel
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout, Partial
@@ -171,7 +171,8 @@ class Pricing:
         """Nanoseconds of sending rows one way, and among how many neighbours first, if that is faster."""
         for axis, choice in zip(self.mesh.names, choices, strict=True):
             if choice.into is not None:
-                sent = self._most(entry.exchanged, rule, choices) * DTYPE_BYTES[dtype]
+                rows = self._most(entry.exchanged, rule, choices) * DTYPE_BYTES[dtype]
+                sent = each_way_bytes(rows, self._most(entry.marks, rule, choices))
                 flat_ns = self.collective_ns("all_to_all", sent, axis)
                 if axis not in self._shared:
                     return flat_ns, 0
@@ -188,10 +189,11 @@ class Pricing:
 
     def inner_bytes(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
         """What autograd keeps of an operation beside operands and results: its own, and what came in an exchange."""
-        numbers = self._most(entry.inner, rule, choices)
+        numbers, marks = self._most(entry.inner, rule, choices), 0
         if any(choice.into is not None for choice in choices):
             numbers += self._most(entry.exchanged, rule, choices)
-        return numbers * DTYPE_BYTES[entry.computes or dtype]
+            marks = self._most(entry.marks, rule, choices)
+        return numbers * DTYPE_BYTES[entry.computes or dtype] + marks
 
     def op_ns(self, cost: OpCost | None) -> int:
         """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""

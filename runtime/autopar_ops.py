@@ -8,6 +8,7 @@ the delta rule have files of their own: ``cross_entropy.py``, ``experts.py`` and
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,19 +59,18 @@ def pick(x: Tensor, index: Tensor, *, lead: int) -> Tensor:
 
 
 def experts_here(
-    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None, *,
-    gate: str, transposed: bool = False, start: int = 0, among: int = 0, exchange: str = "", inside: int = 0,
-    stride: int = 0, groups: tuple[str, ...] = (),
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None,
+    kept: Tensor | None = None, *, gate: str, transposed: bool = False, kept_factor: float = 1.0, start: int = 0,
+    among: int = 0, exchange: str = "", inside: int = 0, stride: int = 0, groups: tuple[str, ...] = (),
 ) -> Tensor:  # fmt: skip
     """Experts of this device, from ``start`` on; with ``groups`` those of the other devices as well.
 
     ``among``, ``exchange`` and ``inside`` are for prices and for whoever finds the groups.
     """
     del among, exchange, inside
-    given = (x, index, weight, up, down, up_bias)
-    if groups:
-        return exchanged(*given, gate=gate, transposed=transposed, start=start, stride=stride, groups=groups)
-    return experts(*given, gate=gate, transposed=transposed, start=start)
+    given = (x, index, weight, up, down, up_bias, kept)
+    how: dict[str, Any] = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor, "start": start}
+    return exchanged(*given, **how, stride=stride, groups=groups) if groups else experts(*given, **how)
 
 
 def as_complex(x: Tensor) -> Tensor:

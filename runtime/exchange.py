@@ -23,26 +23,28 @@ from autopar.runtime.torch_private import group_named
 
 _library = torch.library.Library("autopar", "FRAGMENT")
 _library.define(
-    "exchanged_forward(Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, *, str gate, "
-    "bool transposed, int start, int stride, str[] groups) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor[])"
+    "exchanged_forward(Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, Tensor? kept, "
+    "*, str gate, bool transposed, float kept_factor, int start, int stride, str[] groups) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor[])"
 )
 _library.define(
-    "exchanged_backward(Tensor grad, Tensor weight, Tensor up, Tensor down, Tensor rows, Tensor share, Tensor order, "
-    "Tensor numbers, Tensor places, Tensor ends, Tensor[] inner, *, str gate, bool transposed, bool[] wants, "
-    "str[] groups) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "exchanged_backward(Tensor grad, Tensor weight, Tensor up, Tensor down, Tensor rows, Tensor share, Tensor marks, "
+    "Tensor order, Tensor numbers, Tensor places, Tensor ends, Tensor[] inner, *, str gate, bool transposed, "
+    "float kept_factor, bool[] wants, str[] groups) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
 def exchanged(
-    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, *,
-    gate: str, transposed: bool, start: int, stride: int, groups: tuple[str, ...],
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
+    kept: Tensor | None = None, *,
+    gate: str, transposed: bool, kept_factor: float = 1.0, start: int, stride: int, groups: tuple[str, ...],
 ) -> Tensor:  # fmt: skip
     """``experts`` of this device's tokens, with the experts of all devices of a group. Collective.
 
     ``groups``: the name of the group, or of the two through which rows go one after the other (``Way``).
     """
-    result: Tensor = _computed(x, index, weight, up, down, up_bias, gate, transposed, start, stride, groups)
+    given = x, index, weight, up, down, up_bias, kept
+    result: Tensor = _computed(*given, gate, transposed, kept_factor, start, stride, groups)
     return result
 
 
@@ -53,35 +55,40 @@ def _computed(*args: Any) -> Tensor:
 
 
 def _forward(
-    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, *,
-    gate: str, transposed: bool, start: int, stride: int, groups: list[str],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
-    """Result; the rows that came and their weights; which choices left, and how many to whom; what the experts keep."""
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
+    kept: Tensor | None, *,
+    gate: str, transposed: bool, kept_factor: float, start: int, stride: int, groups: list[str],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+    """Result; the rows that came, their weights and what is kept of them; which choices left, and how many to whom;
+    what the experts keep."""
     order, sent = _by_device(index, start, stride, up.shape[0], groups)
     way, got = Way.of(sent, tuple(groups))
     order = order[: way.leave]
     rows = way.there(_of_tokens(x, order, weight))
     share = way.there(weight.reshape(-1, 1).index_select(0, order))
+    marks = rows.new_empty(0, dtype=torch.bool) if kept is None else way.there(_of_tokens(kept, order, weight))
     own = torch.arange(up.shape[0], device=got.device).repeat(len(got))
     expert = own.repeat_interleave(got.flatten(), output_size=way.come).unsqueeze(1)
     made, *places, inner = torch.ops.autopar.experts_forward(
-        rows, expert, share, up, down, up_bias, gate=gate, transposed=transposed
-    )
+        rows, expert, share, up, down, up_bias, None if kept is None else marks,
+        gate=gate, transposed=transposed, kept_factor=kept_factor,
+    )  # fmt: skip
     result = _summed(way.back(made), order, weight)
-    return result, rows, share, order, way.numbers, *places, inner
+    return result, rows, share, marks, order, way.numbers, *places, inner
 
 
 def _backward(
-    grad: Tensor, weight: Tensor, up: Tensor, down: Tensor, rows: Tensor, share: Tensor, order: Tensor,
+    grad: Tensor, weight: Tensor, up: Tensor, down: Tensor, rows: Tensor, share: Tensor, marks: Tensor, order: Tensor,
     numbers: Tensor, places: Tensor, ends: Tensor, inner: list[Tensor], *,
-    gate: str, transposed: bool, wants: list[bool], groups: list[str],
+    gate: str, transposed: bool, kept_factor: float, wants: list[bool], groups: list[str],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
     way = Way(tuple(groups), numbers)
     given = way.there(_of_tokens(grad, order, weight))
     of_rows, of_share, *parameters = torch.ops.autopar.experts_backward(
-        given, rows, share, up, down, places, ends, inner, gate=gate, transposed=transposed, wants=wants
-    )
+        given, rows, share, up, down, marks if marks.dim() > 1 else None, places, ends, inner,
+        gate=gate, transposed=transposed, kept_factor=kept_factor, wants=wants,
+    )  # fmt: skip
     of_x = _summed(way.back(of_rows), order, weight)
     of_weight = weight.new_zeros(weight.numel()).index_copy_(0, order, way.back(of_share.flatten()))
     return of_x, of_weight.view(weight.shape), *parameters
@@ -116,21 +123,22 @@ class _Exchanged(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
-        gate: str, transposed: bool, start: int, stride: int, groups: tuple[str, ...],
+        kept: Tensor | None, gate: str, transposed: bool, kept_factor: float, start: int, stride: int,
+        groups: tuple[str, ...],
     ) -> Tensor:  # fmt: skip
-        ctx.how = {"gate": gate, "transposed": transposed, "groups": groups}
-        result, *kept, inner = torch.ops.autopar.exchanged_forward(
-            x, index, weight, up, down, up_bias, start=start, stride=stride, **ctx.how
+        ctx.how = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor, "groups": groups}
+        result, *came, inner = torch.ops.autopar.exchanged_forward(
+            x, index, weight, up, down, up_bias, kept, start=start, stride=stride, **ctx.how
         )
-        ctx.save_for_backward(weight, up, down, *kept, *inner)
+        ctx.save_for_backward(weight, up, down, *came, *inner)
         return result  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants, saved = ctx.needs_input_grad[3:6], ctx.saved_tensors
-        x, weight, *found = torch.ops.autopar.exchanged_backward(grad, *saved[:9], saved[9:], **ctx.how, wants=wants)
+        x, weight, *found = torch.ops.autopar.exchanged_backward(grad, *saved[:10], saved[10:], **ctx.how, wants=wants)
         parameters = (each if wanted else None for each, wanted in zip(found, wants, strict=True))
-        return x, None, weight, *parameters, None, None, None, None, None
+        return x, None, weight, *parameters, *[None] * 7
 
 
 _library.impl("exchanged_forward", _forward, "CompositeExplicitAutograd")

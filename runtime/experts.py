@@ -4,6 +4,7 @@
 
 x [T, H] · index, weight [T, K] · up [E, c I, H], c = 2 for a gated one, else 1 · down [E, H, I] · up_bias [E, c I] ·
 ``transposed``: up [E, H, c I], down [E, I, H]. An index whose expert is not among the E that are here adds nothing.
+``kept`` [T, I]: what of a token the gate leaves, times ``kept_factor``: dropout inside experts.
 
 Rows of the tokens are put in order of their experts and multiplied expert by expert (``experts_loop.py``), or all at
 once where torch can (``experts_fused.py``). Autograd keeps the operands, the order, and what the first projection gave.
@@ -19,27 +20,30 @@ from torch import Tensor
 
 from autopar.ir.gates import Gate
 from autopar.runtime import experts_fused, experts_loop, pages
+from autopar.runtime.gates import Gated
 
 _library = torch.library.Library("autopar", "FRAGMENT")
-_WEIGHTS = "Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias"
-_HOW = "str gate, bool transposed=False, int start=0"
-_library.define(f"experts({_WEIGHTS}, *, {_HOW}) -> Tensor")
-_library.define(f"experts_forward({_WEIGHTS}, *, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor[])")
+_GIVEN = "Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, Tensor? kept=None"
+_HOW = "str gate, bool transposed=False, float kept_factor=1.0, int start=0"
+_library.define(f"experts({_GIVEN}, *, {_HOW}) -> Tensor")
+_library.define(f"experts_forward({_GIVEN}, *, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor[])")
 _library.define(
-    "experts_backward(Tensor grad, Tensor x, Tensor weight, Tensor up, Tensor down, Tensor order, Tensor ends, "
-    "Tensor[] inner, *, str gate, bool transposed, bool[] wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "experts_backward(Tensor grad, Tensor x, Tensor weight, Tensor up, Tensor down, Tensor? kept, Tensor order, "
+    "Tensor ends, Tensor[] inner, *, str gate, bool transposed, float kept_factor, bool[] wants) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
 def experts(
-    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None, *,
-    gate: str, transposed: bool = False, start: int = 0,
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None,
+    kept: Tensor | None = None, *, gate: str, transposed: bool = False, kept_factor: float = 1.0, start: int = 0,
 ) -> Tensor:  # fmt: skip
-    """The operation, differentiable in all but the index."""
+    """The operation, differentiable in all but the index and what is kept."""
     # in torch 2.11 all that dynamo follows counts as exported
     if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
-        return _whole(x, index, weight, up, down, up_bias, gate=gate, transposed=transposed, start=start)
-    result: Tensor = _computed(x, index, weight, up, down, up_bias, gate, transposed, start)
+        how: dict[str, Any] = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor, "start": start}
+        return _whole(x, index, weight, up, down, up_bias, kept, **how)
+    result: Tensor = _computed(x, index, weight, up, down, up_bias, kept, gate, transposed, kept_factor, start)
     return result
 
 
@@ -60,13 +64,13 @@ def expert_bias(index: Tensor, weight: Tensor, bias: Tensor, *, start: int = 0) 
 
 
 def _forward(
-    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, *,
-    gate: str, transposed: bool = False, start: int = 0,
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
+    kept: Tensor | None = None, *, gate: str, transposed: bool = False, kept_factor: float = 1.0, start: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
     """Result, the rows' places in the index, where experts end, and what the first projection gave [rows, c I], in
     pieces."""
     order, ends = in_order(index, start, up.shape[0])
-    how, (first, second) = Gate.parse(gate), (up, down) if transposed else (up.mT, down.mT)
+    how, (first, second) = Gated(Gate.parse(gate), kept, kept_factor), (up, down) if transposed else (up.mT, down.mT)
     if experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(order, ends, index.shape[1])
         result, inner = experts_fused.forward(x, weight, rows, first, second, up_bias, how)
@@ -74,16 +78,17 @@ def _forward(
     bounds = ends.tolist()
     order = order[: bounds[-1]]
     token, share = _of_rows(order, weight)
-    result, kept = experts_loop.forward(x, token, share, bounds, first, second, up_bias, how)
-    return result, order, ends, kept
+    result, inners = experts_loop.forward(x, token, share, bounds, first, second, up_bias, how)
+    return result, order, ends, inners
 
 
 def _backward(
-    grad: Tensor, x: Tensor, weight: Tensor, up: Tensor, down: Tensor, order: Tensor, ends: Tensor,
-    inner: list[Tensor], *, gate: str, transposed: bool, wants: tuple[bool, bool, bool],
+    grad: Tensor, x: Tensor, weight: Tensor, up: Tensor, down: Tensor, kept: Tensor | None, order: Tensor,
+    ends: Tensor, inner: list[Tensor], *,
+    gate: str, transposed: bool, kept_factor: float, wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
-    how, (first, second) = Gate.parse(gate), (up, down) if transposed else (up.mT, down.mT)
+    how, (first, second) = Gated(Gate.parse(gate), kept, kept_factor), (up, down) if transposed else (up.mT, down.mT)
     whole = len(inner) == 1 and len(inner[0]) == weight.numel()
     if whole and experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(order, ends, weight.shape[1])
@@ -126,13 +131,13 @@ class _Experts(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
-        gate: str, transposed: bool, start: int,
+        kept: Tensor | None, gate: str, transposed: bool, kept_factor: float, start: int,
     ) -> Tensor:  # fmt: skip
-        how = {"gate": gate, "transposed": transposed}
-        result, *places, kept = torch.ops.autopar.experts_forward(
-            x, index, weight, up, down, up_bias, **how, start=start
+        how = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor}
+        result, *places, inner = torch.ops.autopar.experts_forward(
+            x, index, weight, up, down, up_bias, kept, **how, start=start
         )
-        ctx.save_for_backward(x, weight, up, down, *places, *kept)
+        ctx.save_for_backward(x, weight, up, down, kept, *places, *inner)
         ctx.how = how
         return result  # type: ignore[no-any-return]
 
@@ -140,9 +145,9 @@ class _Experts(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants = ctx.needs_input_grad[3:6]
         saved = ctx.saved_tensors
-        x, weight, *found = torch.ops.autopar.experts_backward(grad, *saved[:6], saved[6:], **ctx.how, wants=wants)
+        x, weight, *found = torch.ops.autopar.experts_backward(grad, *saved[:7], saved[7:], **ctx.how, wants=wants)
         parameters = (each if wanted else None for each, wanted in zip(found, wants, strict=True))
-        return x, None, weight, *parameters, None, None, None
+        return x, None, weight, *parameters, *[None] * 5
 
 
 def _whole(*args: Any, **how: Any) -> Tensor:
@@ -153,9 +158,10 @@ def _whole(*args: Any, **how: Any) -> Tensor:
 
 
 def _differentiable(
-    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, **how: Any
-) -> Tensor:
-    return experts(x, index, weight, up, down, up_bias, **how)
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
+    kept: Tensor | None = None, **how: Any,
+) -> Tensor:  # fmt: skip
+    return experts(x, index, weight, up, down, up_bias, kept, **how)
 
 
 def _alone(*args: Any, **how: Any) -> Tensor:

@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autopar.ir.gates import Gate
 from autopar.runtime import pages
-from autopar.runtime.gates import gated, gated_and_backward
+from autopar.runtime.gates import Gated
 
 _ALIGNMENT = 16  # bytes; torch refuses other addresses and strides
 _LEAST_CAPABILITY = (8, 0)
@@ -73,9 +72,14 @@ class Rows:
         place = torch.empty_like(order).index_copy_(0, order, numbers)
         return cls(order=order, place=place, ends=ends.int(), expert=expert, each=each)
 
+    @property
+    def token(self) -> Tensor:
+        """[T K]: whose row each is."""
+        return self.order.div(self.each, rounding_mode="floor")
+
     def taken(self, tokens: Tensor) -> Tensor:
         """[T, a] -> [T K, a]: the token of each row."""
-        return tokens.index_select(0, self.order.div(self.each, rounding_mode="floor"))
+        return tokens.index_select(0, self.token)
 
     def product(self, rows: Tensor, weights: Tensor) -> Tensor:
         """[T K, a] and [E, a, b] -> [T K, b]."""
@@ -111,7 +115,7 @@ class Rows:
 
 
 def forward(
-    x: Tensor, weight: Tensor, rows: Rows, up: Tensor, down: Tensor, up_bias: Tensor | None, gate: Gate
+    x: Tensor, weight: Tensor, rows: Rows, up: Tensor, down: Tensor, up_bias: Tensor | None, gate: Gated
 ) -> tuple[Tensor, Tensor]:
     """The result [T, H] and what the first projection gave [T K, c I].
 
@@ -120,17 +124,17 @@ def forward(
     inner = rows.product(rows.taken(x), up)
     if up_bias is not None:
         inner += F.pad(up_bias, (0, 0, 0, 1)).index_select(0, rows.expert)
-    made = rows.of_choices(rows.product(gated(gate, inner), down))
+    made = rows.of_choices(rows.product(gate.forward(inner, rows.token), down))
     return (made * weight.unsqueeze(-1)).sum(1).to(x.dtype), inner
 
 
 def backward(
-    grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, up: Tensor, down: Tensor, inner: Tensor, gate: Gate, *,
+    grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, up: Tensor, down: Tensor, inner: Tensor, gate: Gated, *,
     transposed: bool, wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias as they are stored; ``wants``: which of the last three."""
     given, share = rows.taken(grad), weight.flatten().index_select(0, rows.order).unsqueeze(-1)
-    middle, inwards = gated_and_backward(gate, inner)
+    middle, inwards = gate.and_backward(inner, rows.token)
     of_middle = rows.product(given, down.mT)
     of_weight = rows.of_choices((of_middle * middle).sum(-1, keepdim=True, dtype=weight.dtype)).squeeze(-1)
     of_inner = inwards(of_middle.mul_(share))

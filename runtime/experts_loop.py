@@ -12,36 +12,35 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from autopar.ir.gates import Gate
-from autopar.runtime.gates import gated, gated_and_backward
+from autopar.runtime.gates import Gated
 
 
 def forward(
     x: Tensor, token: Tensor, share: Tensor, ends: Sequence[int], up: Tensor, down: Tensor, up_bias: Tensor | None,
-    gate: Gate,
+    gate: Gated,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """The result [T, H] and what the first projection gave [rows, c I], of each expert that has any.
 
     ``token`` [n], ``share`` [n, 1]: whose row each is, and with which weight. ``ends``: after which row each expert
     ends. ``up`` [E, H, c I] and ``down`` [E, I, H]: as rows are multiplied by them.
     """
-    result, kept = _sums(x), []
+    result, inners = _sums(x), []
     for expert, part in _turns(ends):
         inner = x.index_select(0, token[part]) @ up[expert]
         if up_bias is not None:
             inner += up_bias[expert]
-        rows = gated(gate, inner) @ down[expert]
+        rows = gate.forward(inner, token[part]) @ down[expert]
         result.index_add_(0, token[part], rows.to(result.dtype).mul_(share[part]))
-        kept.append(inner)
-    return result.to(x.dtype), kept
+        inners.append(inner)
+    return result.to(x.dtype), inners
 
 
 def backward(
     grad: Tensor, x: Tensor, token: Tensor, share: Tensor, ends: Sequence[int], up: Tensor, down: Tensor,
-    kept: Sequence[Tensor], gate: Gate, of_up: Tensor | None, of_down: Tensor | None, of_bias: Tensor | None,
+    inners: Sequence[Tensor], gate: Gated, of_up: Tensor | None, of_down: Tensor | None, of_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of x and of ``share`` [n]; those of the parameters are written, where there is room for them."""
-    of_x, of_share, inner = _sums(x), share.new_empty(len(share)), iter(kept)
+    of_x, of_share, inner = _sums(x), share.new_empty(len(share)), iter(inners)
     for expert, part in _turns(ends, empty=True):
         if part.start == part.stop:
             for each in (of_up, of_down, of_bias):
@@ -49,7 +48,7 @@ def backward(
                     each[expert].zero_()
             continue
         given = grad.index_select(0, token[part])
-        middle, inwards = gated_and_backward(gate, next(inner))
+        middle, inwards = gate.and_backward(next(inner), token[part])
         of_middle = given @ down[expert].T
         torch.sum(of_middle * middle, -1, dtype=share.dtype, out=of_share[part])
         of_inner = inwards(of_middle.mul_(share[part]))

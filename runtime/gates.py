@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,15 +34,36 @@ BACKWARD: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Gated:
+    """A gate and, of each token, which columns it leaves (``kept`` [T, I]; None: all), times ``factor``."""
+
+    gate: Gate
+    kept: Tensor | None = None
+    factor: float = 1.0
+
+    def forward(self, x: Tensor, token: Tensor) -> Tensor:
+        """What the second projection of an expert reads, of what the first one gave: rows of ``token`` [n]."""
+        made = gated(self.gate, x)
+        return made if self.kept is None else made * self._factors(token, made)
+
+    def and_backward(self, x: Tensor, token: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The same, and what makes the gradient of ``x`` of its gradient."""
+        made, inwards = gated_and_backward(self.gate, x)
+        if self.kept is None:
+            return made, inwards
+        factors = self._factors(token, made)
+        return made * factors, lambda grad: inwards(grad * factors)
+
+    def _factors(self, token: Tensor, like: Tensor) -> Tensor:
+        assert self.kept is not None
+        return self.kept.index_select(0, token).to(like.dtype).mul_(self.factor)
+
+
 def gated(gate: Gate, x: Tensor) -> Tensor:
-    """What the second projection of an expert reads, of what the first one gave."""
+    """What the gate gives."""
     result: Tensor = gate.apply(x, FORWARD)
     return result
-
-
-def gate_backward(gate: Gate, x: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of ``x``, of that of ``gated(gate, x)``."""
-    return gated_and_backward(gate, x)[1](grad)
 
 
 def gated_and_backward(gate: Gate, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

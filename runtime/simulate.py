@@ -24,6 +24,8 @@ from autopar.runtime.ops import resolve
 from autopar.runtime.random_words import at_microbatch, rng_state
 from autopar.runtime.simulated_mesh import Values, run_step, run_steps, shard, unshard
 
+EXCHANGED = (0, 1, 2, 6)  # operands of experts that are of tokens
+
 __all__ = ["Simulated", "run_steps", "shard", "simulate", "unshard"]
 
 # Sees every comm node before it runs: returns it, changed or not, or None to leave it out.
@@ -185,10 +187,13 @@ class _Runner:
             if position[axis] == 0:
                 members = self.mesh.group(first, axis)
                 held = [[_pick(operand, values, rank) for operand in node.operands] for rank in members]
-                tokens = [torch.cat(parts) for parts in list(zip(*held, strict=True))[:3]]
+                given = [list(parts) for parts in zip(*held, strict=True)]
+                for at in EXCHANGED:
+                    if at < len(given) and given[at][0] is not None:
+                        given[at] = [torch.cat(given[at])] * len(members)
                 parts = [
-                    resolve(own, self.positions[rank], torch.device("cpu"))(*tokens, *mine[3:])[0]
-                    for rank, mine in zip(members, held, strict=True)
+                    resolve(own, self.positions[rank], torch.device("cpu"))(*mine)[0]
+                    for rank, mine in zip(members, zip(*given, strict=True), strict=True)
                 ]
                 total = torch.stack(parts).sum(0)
                 for rank, piece in zip(members, total.split([len(mine[0]) for mine in held]), strict=True):

@@ -126,10 +126,12 @@ def _costs(
     yield work(node.target, entry, flops, tensors, math.prod(made[0]), wanted, beside)
 
 
-def exchanged_bytes(node: Node, values: Mapping[str, Value], imbalance: float) -> int:
-    """What one device sends, and gets back, within experts that are split over an axis on which tokens are too."""
-    sizes = _sizes(node, [values[name] for name in node.uses()])
-    return round(count_flops(local_row(node).exchanged, sizes) * imbalance) * DTYPE_BYTES[node.results[0].type.dtype]
+def exchanged_bytes(node: Node, values: Mapping[str, Value], imbalance: float) -> tuple[int, int]:
+    """What one device sends, and gets back, within experts that are split over an axis on which tokens are too; and
+    what it sends with that, once."""
+    sizes, entry = _sizes(node, [None if name is None else values[name] for name in node.flat]), local_row(node)
+    rows, marks = (round(count_flops(columns, sizes) * imbalance) for columns in (entry.exchanged, entry.marks))
+    return rows * DTYPE_BYTES[node.results[0].type.dtype], marks
 
 
 def _sizes(node: Node, operands: Sequence[Value | None]) -> Mapping[str, int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple, TypeAlias
 
 from autopar.cost_model.dtypes import sent_back_bytes
-from autopar.cost_model.priced import Group
+from autopar.cost_model.priced import Group, each_way_bytes
 from autopar.cost_model.simulator.gradients import RECEIVED, Gradients, flat
 from autopar.cost_model.simulator.instructions import Collective, Move, Part, Post, Wait, Work
 from autopar.cost_model.simulator.prices import Prices, exchanged_bytes, link, local_bytes, local_shape, op_costs
@@ -171,7 +171,7 @@ class _Writing:
     def _exchange(self, entry: _Entry, learns: bool) -> None:
         """Rows of tokens go to the experts of other devices before the work, and back after it."""
         node, axis = entry.node, str(entry.node.attr("exchange"))
-        size = exchanged_bytes(node, self.values, self.prices.imbalance)
+        size = each_way_bytes(*exchanged_bytes(node, self.values, self.prices.imbalance))
         inside = node.attr("inside")
         groups = self.prices.parts(axis, inside) if isinstance(inside, int) else (self.prices.groups[axis],)
         ahead, behind = (

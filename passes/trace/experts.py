@@ -44,8 +44,8 @@ LARGEST_TRIED = (11.0, 1e3, 1e6)
 
 _library = torch.library.Library("autopar_trace", "FRAGMENT")
 _library.define(
-    "experts(Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, *, str gate, "
-    "bool transposed=False) -> Tensor"
+    "experts(Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, Tensor? kept=None, *, "
+    "str gate, bool transposed=False, float kept_factor=1.0) -> Tensor"
 )
 _library.define("expert_bias(Tensor index, Tensor weight, Tensor bias) -> Tensor")
 

@@ -16,6 +16,7 @@ from functools import partialmethod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autopar.ir.errors import UnsupportedError
@@ -67,17 +68,13 @@ def _stacked(
     """Of Switch Transformers. hidden_states: [token, hidden]; selected_experts: [token, 1, expert], 0 or 1."""
     experts = list(self.values())
     first = experts[0]
-    if first.training and first.dropout.p > 0:
-        raise UnsupportedError(
-            f"dropout of {first.dropout.p} inside the experts of Switch Transformers: set dropout_rate=0 in its "
-            "configuration, or use autopar.nn.MoE"
-        )
     weight = routing_weights * selected_experts.sum(dim=-1).to(routing_weights.dtype)
-    return _experts(
-        hidden_states, selected_experts.argmax(dim=-1), weight,
-        torch.stack([expert.wi.weight for expert in experts]), torch.stack([expert.wo.weight for expert in experts]),
-        gate,
-    )  # fmt: skip
+    up, down = (torch.stack([getattr(expert, name).weight for expert in experts]) for name in ("wi", "wo"))
+    p = first.dropout.p if first.training else 0.0
+    # A token has one expert, so what its expert drops is drawn by token.
+    kept = F.dropout(hidden_states.new_ones(len(hidden_states), up.shape[1]), p) != 0 if p > 0 else None
+    index, factor = selected_experts.argmax(dim=-1), 1 / (1 - p) if p < 1 else 0.0
+    return _experts(hidden_states, index, weight, up, down, gate=gate, kept=kept, kept_factor=factor)
 
 
 def _flat(self: Any, hidden_states: Tensor, index: Tensor, weight: Tensor, *, gate: str) -> Tensor:
@@ -85,7 +82,7 @@ def _flat(self: Any, hidden_states: Tensor, index: Tensor, weight: Tensor, *, ga
     of_each = (self.num_experts, self.ffn_hidden_size, self.hidden_size)
     up = torch.cat([self.mlp.w1.view(of_each), self.mlp.v1.view(of_each)], dim=1)
     tokens = hidden_states.reshape(-1, self.hidden_size)
-    made = _experts(tokens, index, weight, up, self.mlp.w2.view(of_each).transpose(1, 2), f"{gate}-glu")
+    made = _experts(tokens, index, weight, up, self.mlp.w2.view(of_each).transpose(1, 2), gate=f"{gate}-glu")
     return made.view(hidden_states.shape)
 
 
@@ -95,14 +92,20 @@ def _some_idle(self: Any, hidden_states: Tensor, index: Tensor, weight: Tensor, 
     passed = (weight * ~works).sum(dim=-1, keepdim=True)
     made = _experts(
         hidden_states, index * works, (weight * works).to(hidden_states.dtype),
-        self.gate_up_proj[: self.num_routed_experts], self.down_proj, f"{gate}-glu",
+        self.gate_up_proj[: self.num_routed_experts], self.down_proj, gate=f"{gate}-glu",
     )  # fmt: skip
     total: Tensor = made + (hidden_states * passed).to(hidden_states.dtype)
     return total
 
 
-def _experts(x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, gate: str) -> Tensor:
-    made: Tensor = torch.ops.autopar_trace.experts(x, index, weight, up, down, None, gate=gate, transposed=False)
+def _experts(
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, *, gate: str, kept: Tensor | None = None,
+    kept_factor: float = 1.0,
+) -> Tensor:  # fmt: skip
+    how = {} if kept is None else {"kept_factor": kept_factor}
+    made: Tensor = torch.ops.autopar_trace.experts(
+        x, index, weight, up, down, None, kept, gate=gate, transposed=False, **how
+    )
     return made
 
 

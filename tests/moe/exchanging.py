@@ -36,10 +36,10 @@ ROUTINGS: dict[str, Any] = {
 
 
 def whole(routing: str, dtype: torch.dtype = torch.float64, *, transposed: bool = False) -> list[Tensor]:
-    """Operands of all tokens and all experts."""
+    """Operands of all tokens and all experts; with what is kept where weights are transposed."""
     index = ROUTINGS[routing]
     sizes = Sizes(tokens=ALL, experts=EXPERTS, hidden=8, inner=8)
-    made = operands(sizes, transposed=transposed, biased=True, index=index)
+    made = operands(sizes, transposed=transposed, biased=True, index=index, marked=transposed)
     if index is not None:
         made[2] = torch.randn(index.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     return [x.detach().to(dtype).requires_grad_() if x.is_floating_point() else x for x in made if x is not None]
@@ -59,11 +59,12 @@ def run(routing: str, dtype: torch.dtype, transposed: bool, again: bool) -> dict
     """By way of exchange: this rank's result, and gradients of its tokens, their weights, and its experts."""
     rank, own = dist.get_rank(), EXPERTS // RANKS
     full = [x.detach() for x in whole(routing, dtype, transposed=transposed)]
-    mine = [x.split(TOKENS)[rank] for x in full[:3]] + [x.split(own)[rank] for x in full[3:]]
+    mine = [x.split(own if 2 < at < 6 else TOKENS)[rank] for at, x in enumerate(full)]
     found = {}
     for way, groups in ways().items():
         leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in mine]
-        call = functools.partial(exchanged, gate="silu-glu", transposed=transposed, start=0, stride=own, groups=groups)
+        how: dict[str, Any] = {"gate": "silu-glu", "transposed": transposed, "kept_factor": 1.25 if transposed else 1.0}
+        call = functools.partial(exchanged, **how, start=0, stride=own, groups=groups)
         made = checkpoint(call, *leaves, use_reentrant=False) if again else call(*leaves)
         wanted = [x for x in leaves if x.requires_grad]
         found[way] = [made.detach(), *torch.autograd.grad(made, wanted, seed(made).split(TOKENS)[rank])]

@@ -31,9 +31,9 @@ class Sizes:
 
 def operands(
     sizes: Sizes, *, columns: int = 2, transposed: bool = False, biased: bool = False, index: Tensor | None = None,
-    seed: int = 0,
+    seed: int = 0, marked: bool = False,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Random float64 operands of ``autopar::experts`` that want gradients, in order."""
+    """Random float64 operands of ``autopar::experts`` that want gradients, in order; ``marked``: a part is kept."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -44,7 +44,8 @@ def operands(
         index = torch.stack([torch.randperm(e, generator=generator)[:k] for _ in range(t)])
     up = draw(e, h, columns * i) if transposed else draw(e, columns * i, h)
     down = draw(e, i, h) if transposed else draw(e, h, i)
-    return [draw(t, h), index, draw(t, k), up, down, draw(e, columns * i) if biased else None]
+    given = [draw(t, h), index, draw(t, k), up, down, draw(e, columns * i) if biased else None]
+    return [*given, torch.rand(t, i, generator=generator) < 0.7] if marked else given
 
 
 def gate(text: str, z: Tensor) -> Tensor:
@@ -64,8 +65,8 @@ def gate(text: str, z: Tensor) -> Tensor:
 
 
 def experts(
-    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, *,
-    how: str, transposed: bool = False, start: int = 0,
+    x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
+    kept: Tensor | None = None, *, how: str, transposed: bool = False, kept_factor: float = 1.0, start: int = 0,
 ) -> Tensor:  # fmt: skip
     rows = []
     for token in range(x.shape[0]):
@@ -76,6 +77,9 @@ def experts(
                 continue
             first, second = (up[e].T, down[e].T) if transposed else (up[e], down[e])
             inner = first @ x[token] + (0 if up_bias is None else up_bias[e])
-            total = total + weight[token, choice] * (second @ gate(how, inner))
+            middle = gate(how, inner)
+            if kept is not None:
+                middle = torch.where(kept[token], middle * kept_factor, 0.0)
+            total = total + weight[token, choice] * (second @ middle)
         rows.append(total)
     return torch.stack(rows)

@@ -63,11 +63,12 @@ def test_all_at_once_is_one_after_the_other(
     index: Tensor | None, transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of experts that are elsewhere are undefined in between, and nothing of them comes through."""
-    given = operands(Sizes(), index=index, transposed=transposed, biased=True)
-    expected = differentiated(given, transposed=transposed)
+    given = operands(Sizes(), index=index, transposed=transposed, biased=True, marked=transposed)
+    how = {"transposed": transposed, "kept_factor": 1.25}
+    expected = differentiated(given, **how)
     monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
     monkeypatch.setattr(F, "grouped_mm", grouped)
-    for found, wanted in zip(differentiated(given, transposed=transposed), expected, strict=True):
+    for found, wanted in zip(differentiated(given, **how), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 

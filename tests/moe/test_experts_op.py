@@ -65,6 +65,13 @@ def test_tokens_may_have_any_number_of_experts(sizes: Sizes) -> None:
     compared(operands(sizes), "gelu-glu")
 
 
+@pytest.mark.parametrize("how", ["relu", "silu-glu"])
+def test_what_a_token_does_not_keep_is_zero_and_the_rest_times_a_factor(how: str) -> None:
+    """Dropout inside experts, of columns of what the gate gives."""
+    given = operands(Sizes(), columns=Gate.parse(how).columns, marked=True)
+    compared(given, how, kept_factor=1.25)
+
+
 def test_parts_of_the_experts_add_up_to_all() -> None:
     """Each device has some, ``start`` being the first: its result is a summand."""
     x, index, weight, up, down, bias = operands(Sizes(), biased=True)

@@ -26,10 +26,10 @@ def sizes_of(gate: str, columns: int, **attrs: int) -> dict[str, int]:
     return dict(node_rule(node(gate, **attrs), shapes, [(SIZES.tokens, SIZES.hidden)]).sizes)
 
 
-@pytest.mark.parametrize(("gate", "columns"), [("silu-glu", 2), ("relu", 1)])
-def test_autograd_keeps_what_the_row_says(gate: str, columns: int) -> None:
+@pytest.mark.parametrize(("gate", "columns", "marked"), [("silu-glu", 2, False), ("relu", 1, True)])
+def test_autograd_keeps_what_the_row_says(gate: str, columns: int, marked: bool) -> None:
     """The operands, for the index the order of as many rows, what the first projection gave; and where experts end."""
-    given, kept = operands(SIZES, columns=columns), []
+    given, kept = operands(SIZES, columns=columns, marked=marked), []
 
     def keep(x: torch.Tensor) -> torch.Tensor:
         kept.append(x.nbytes)

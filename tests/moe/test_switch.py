@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from autopar.ir.errors import UnsupportedError
-from autopar.passes.trace import trace
+from autopar.passes.trace import experts_apart, trace
+from autopar.runtime.experts import experts as experts_op
 from tests.families import FAMILIES
 from tests.harness import run_processes
 from tests.moe.routers import trained
@@ -33,13 +33,45 @@ def test_its_experts_are_one_operation_each() -> None:
     assert names == {name for name, _ in model.named_parameters()}
 
 
-def test_dropout_inside_experts_is_refused() -> None:
-    model = FAMILY.build()
+def test_dropout_inside_experts_is_drawn_by_token() -> None:
+    """As many numbers as the experts' inner dim has, in training alone; what stays is divided by its share."""
+    model: Any = FAMILY.build()
     for experts in sparse(model):
         for expert in experts.values():
-            expert.dropout.p = 0.1
-    with pytest.raises(UnsupportedError, match=r"dropout of 0.1 inside the experts.*dropout_rate=0"):
-        trace(model, FAMILY.batch())
+            expert.dropout.p = 0.2
+    made = experts_in(graph := trace(model, FAMILY.batch()).graph)
+    kept = [graph.values()[str(node.operands[6])].type for node in made]
+    assert {(type_.dtype, type_.shape[1]) for type_ in kept} == {("bool", model.config.d_ff)}
+    assert {node.attr("kept_factor") for node in made} == {1.25}
+    assert all(len(node.operands) < 7 for node in experts_in(trace(model.eval(), FAMILY.batch()).graph))
+
+
+def test_one_device_drops_what_the_model_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unmodified model, its dropouts by token and column in place of a draw each, and the traced one."""
+
+    def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        kept = torch.arange(x.shape[-1]) % 3 > 0
+        return x * kept / (1 - p) if p > 0 and training else x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropout)
+    model: Any = FAMILY.build()
+    for experts in sparse(model):
+        for expert in experts.values():
+            expert.dropout.p = 0.2
+    batch = FAMILY.batch()
+    expected = model(**batch).loss
+    wanted = torch.autograd.grad(expected, list(model.parameters()), allow_unused=True)
+
+    def computed(*given: Any, kept: Tensor | None, **how: Any) -> Tensor:
+        return experts_op(*(*given, None, kept), **how)
+
+    monkeypatch.setattr(experts_apart, "_experts", computed)
+    with experts_apart.experts_stacked(model):
+        found = model(**batch).loss
+    got = torch.autograd.grad(found, list(model.parameters()), allow_unused=True)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_a_router_of_another_type_than_its_weights_is_converted_in_forward() -> None:

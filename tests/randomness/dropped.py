@@ -18,6 +18,7 @@ from autopar.compiling import Readied, ready
 from autopar.finding import find_plan
 from autopar.ir.program import Program
 from autopar.runtime.simulate import Simulated, simulate
+from tests.families import FAMILIES
 from tests.models import SEQ, VOCAB, bert, gpt2, inputs, llama
 
 FAIR = Path(__file__).parents[1] / "networks" / "fair.toml"
@@ -38,6 +39,14 @@ def _t5() -> nn.Module:
     config.decoder_start_token_id = 0
     torch.manual_seed(0)
     return T5ForConditionalGeneration(config).double()
+
+
+def _switch() -> nn.Module:
+    model = FAMILIES["switch"].build()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.25
+    return model
 
 
 class Masks(nn.Module):
@@ -79,6 +88,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: bert(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
     "llama": lambda: llama(attention_dropout=0.1),
     "t5": _t5,
+    "switch": _switch,
     "masks": Masks,
     "weighted": Weighted,
 }
@@ -89,7 +99,7 @@ TOLERANCES = {"llama": 1e-6, "t5": 1e-6}
 def batch(name: str) -> dict[str, Tensor]:
     if name in ("masks", "weighted"):
         return {"x": torch.linspace(-1, 1, 8 * SEQ * 16, dtype=torch.float64).view(8, SEQ, 16)}
-    return inputs(name.split()[0], empty=1)
+    return FAMILIES[name].batch() if name in FAMILIES else inputs(name.split()[0], empty=1)
 
 
 @dataclass(frozen=True, kw_only=True)

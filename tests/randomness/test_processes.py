@@ -28,6 +28,9 @@ SLOW = [
     ),
     Run(model="bert", mesh={"dp": 2, "tp": 2}, options={"num_microbatches": 2, "recompute": "full"}),
     Run(model="llama", mesh={"dp": 2, "tp": 2}, options={"num_microbatches": 2}),
+    Run(model="switch", mesh={"ep": 2}, options={"recompute": "selective"}),
+    Run(model="switch", mesh={"dp": 2, "ep": 2}, options={"zero": 3}),
+    Run(model="switch", mesh={"ep": 2, "tp": 2}, options={"recompute": "full"}),
 ]
 
 
