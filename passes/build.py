@@ -28,7 +28,7 @@ from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
 from autopar.passes.microbatches import refuse_crossing, refuse_writes
-from autopar.passes.positions import BATCH_AXES, Positions, flat_operands, node_key
+from autopar.passes.positions import BATCH_AXES, Positions, all_graphs, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import Chain, Problem
 from autopar.passes.segments import SegmentBuilder, Variable
@@ -59,6 +59,14 @@ class Model:
         """Values of the main graph that depend on no parameter, but for the loss."""
         own = {name for (graph, name), fact in self.facts.items() if graph == self.graph.name and fact.pure}
         return frozenset(own - {self.loss})
+
+    @cached_property
+    def written(self) -> frozenset[tuple[str, str]]:
+        """Buffers that the graph changes: (graph, name)."""
+        return frozenset(
+            (part.name, buffer) for part in all_graphs(self.graph) for node in part.nodes if node.target == ASSIGN
+            for buffer, _ in assigned(node)
+        )  # fmt: skip
 
     def types(self, graph: Graph, node: Node) -> tuple[TensorType | None, ...]:
         """Of a node's flattened operands (None: absent) and its results."""
@@ -370,7 +378,7 @@ class Builder:
         stored = self.model.stored(graph, node)
         demands = [layout for consumer in consumers for layout in consumer.needs]
         layouts = storages(demands, fact.type.shape)
-        if any(name in dict(assigned(user)) for user in graph.nodes if user.target == ASSIGN):
+        if (graph.name, name) in self.model.written:
             layouts = (Layout.replicated(self.mesh),)  # what is written is what is stored
         producer = into.variable("source", name, layouts)
         groups = into.edges.groups(consumers)
