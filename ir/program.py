@@ -82,7 +82,8 @@ class Program:
     ``mesh`` is that of the processes (without ``mb``). ``graph.outputs`` are the loss, if the model has
     one, then whatever else was asked for. ``recompute``: blocks that are recomputed, and how (``selective``,
     ``full``); ``zero`` is the ZeRO level of each block and of the root (""). ``shares``: microbatches of each
-    data-parallel rank; () where all run ``microbatches``.
+    data-parallel rank; () where all run ``microbatches``. ``withheld``: outputs that a microbatch cannot tell, by their
+    place, and why; the loss stands there.
     """
 
     mesh: Mesh
@@ -95,3 +96,4 @@ class Program:
     recompute: dict[str, str] = field(default_factory=dict)
     zero: dict[str, int] = field(default_factory=dict)
     loss: str | None = None
+    withheld: dict[int, str] = field(default_factory=dict)

@@ -35,8 +35,9 @@ def arithmetic_rows(rule: Rule) -> None:
         rule(f"aten.{name}", "*b, *b -> *b")
     for name in ("logical_not.default", "bitwise_not.default", "sign.default", "floor.default", "ceil.default",
                  "isnan.default", "isinf.default", "zeros_like.default", "ones_like.default", "full_like.default",
-                 "remainder.Scalar", "floor.default", "round.default", "autopar.detach"):  # fmt: skip
-        rule(name if name.startswith("autopar") else f"aten.{name}", "*b -> *b")
+                 "remainder.Scalar", "floor.default", "round.default"):  # fmt: skip
+        rule(f"aten.{name}", "*b -> *b")
+    rule("autopar.detach", "*b -> *b", partial="0")
     rule("aten.to.dtype", "cast", backward=1.0, uneven=(RESULT,))
     rule("aten.where.self", "*b, *b, *b -> *b", saves=(0,))
     for name in ("where.ScalarSelf", "where.ScalarOther"):

@@ -23,6 +23,7 @@ from autopar.passes.hybrid import cut_inside
 from autopar.passes.lower_graph import CallLayouts, Lowered, lower_graph
 from autopar.passes.once import once_a_step
 from autopar.passes.prologue import make_prologue
+from autopar.passes.withheld import without_withheld
 
 # Of a parameter its name or slot, its layout on the processes, its runtime axes and among how many of each it is cut.
 Kept: TypeAlias = tuple[str | int, Layout, tuple[str, ...], tuple[int, ...]]
@@ -48,7 +49,8 @@ class _Lowering:
     kept: dict[int, tuple[Kept, ...]] = field(default_factory=dict)  # by identity of ``Lowered``
 
     def run(self) -> Program:
-        graph, mesh = self.model.graph, self.assignment.mesh
+        mesh = self.assignment.mesh
+        graph, withheld = without_withheld(self.model, self.assignment, self.microbatches)
         base = Mesh(tuple(axis for axis in mesh.axes if axis[0] != MICROBATCH_AXIS))
         runs: dict[str, list[tuple[int, str]]] = {}
         calls: dict[str, CallLayouts] = {}
@@ -86,7 +88,7 @@ class _Lowering:
             microbatches=self.microbatches, prologue=prologue,
             recompute={n: v.mode.recompute for n, (v, _) in self.blocks.items() if v.mode.recompute != "none"},
             zero={"": self.assignment.main.mode.zero, **{n: v.mode.zero for n, (v, _) in self.blocks.items()}},
-            loss=lowered.outputs[graph.outputs.index(self.model.loss)],
+            loss=lowered.outputs[graph.outputs.index(self.model.loss)], withheld=dict(withheld),
         ))  # fmt: skip
 
     def _returned(self, name: str) -> Layout | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from autopar.ir.errors import UnsupportedError
 from autopar.ir.graph import SOURCES, Graph, Node
@@ -184,13 +185,13 @@ class _OtherMode:
         key, operands = node_key(graph, node), flat_operands(node)
         rule, shapes = self.model.rules[key], self.model.shapes[key]
 
-        def price(option: Strategy) -> int:
+        def price(option: Strategy, crosses: bool = False) -> int:
             total = 0
             for name, at, need in zip(operands, have, option.operands, strict=True):
                 if name is not None and at is not None and need is not None:
                     fact = self.model.facts[graph.name, name]
-                    crosses = graph is self.model.graph and fact.pure
-                    total += self.conversions.cost_ns(fact, at, need, crosses_time=crosses)[0]
+                    free = crosses or (graph is self.model.graph and fact.pure)
+                    total += self.conversions.cost_ns(fact, at, need, crosses_time=free)[0]
             return total
 
         planned = None if choices is None else strategy(rule, choices, shapes, self.mesh)
@@ -199,7 +200,10 @@ class _OtherMode:
         sums = [frozenset[str]() if name is None else self.partial[graph.name, name] for name in operands]
         legal = strategies(rule, self.found, key, shapes, self.mesh, sums)
         best = min(legal, key=price, default=None)
-        if best is None or price(best) >= FORBIDDEN:
+        aside = graph is self.model.graph and key[1] not in self.model.live  # it may be withheld
+        if best is not None and aside and price(best) >= FORBIDDEN:
+            best = min(legal, key=partial(price, crosses=True))
+        if best is None or price(best, crosses=aside) >= FORBIDDEN:
             where = f"{node.source or node.results[0].name}: {node.target}"
             raise UnsupportedError(f"{where} has no placement in the other mode of the model under this plan")
         return best

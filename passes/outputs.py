@@ -25,7 +25,7 @@ def place_outputs(
     graph, nodes = model.graph, dict(assignment.main.nodes)
     inputs = dict(assignment.main.inputs)
     partial = partial_axes(graph, model.rules, found, assignment.mesh)
-    made = _made(model, assignment)
+    made = made_in(model, assignment)
     for node in graph.nodes:
         name = node.results[0].name
         if name in model.live:
@@ -55,7 +55,7 @@ def place_outputs(
     return replace(assignment, main=replace(assignment.main, nodes=nodes, inputs=inputs))
 
 
-def _made(model: Model, assignment: Assignment) -> dict[str, Layout]:
+def made_in(model: Model, assignment: Assignment) -> dict[str, Layout]:
     """The layout in which each value of the main graph is made."""
     main = assignment.main
     made = {**main.inputs, **main.storage}

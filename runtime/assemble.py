@@ -105,11 +105,14 @@ def _tensors(
 
 
 def skeleton(tensors: Mapping[str, Tensor], names: Names) -> nn.Module:
-    """Modules that hold the tensors under their original names and order, second names of tied ones too."""
+    """Modules that hold the tensors under their original names and order, second names of tied ones too.
+
+    What the model has no name for, such as a tensor that its forward makes, is no part of its state.
+    """
     tensors = {**tensors, **{alias: tensors[name] for alias, name in names.aliases.items() if name in tensors}}
     made = Part()
     for name in dict.fromkeys((*(name for name in names.order if name in tensors), *tensors)):
-        register(made, name, tensors[name], persistent=name not in names.not_saved)
+        register(made, name, tensors[name], persistent=names.saves(name))
     return made
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.ir.errors import IRError, UsageError
+from autopar.ir.errors import IRError, UnsupportedError, UsageError
 from autopar.ir.layout import Layout, Partial, R, Shard
 from autopar.ir.padding import Padding
 from autopar.ir.pipeline import Pipeline
@@ -170,7 +170,7 @@ class ParallelModule(WholeState):
         """The model's output: the loss as on one device, all else as DTensors in the plan's layout.
 
         In the mode that the module is in. Raises UsageError as ``train_step`` does, and for a plan with pipeline
-        stages or unequal shares of the batch.
+        stages or unequal shares of the batch; UnsupportedError where microbatches cannot tell an output.
         """
         if self._stages is not None or self._share.unequal:
             what = "unequal shares of the batch" if self._stages is None else "pipeline stages"
@@ -299,6 +299,8 @@ class ParallelModule(WholeState):
             given = self._calling.flatten(args, kwargs)
             entries.check(self._inputs, given, whole=False)
             self._modes.prepare(training)
+            for why in self._modes.running(training).program.withheld.values() if call == "forward" else ():
+                raise UnsupportedError(f"this plan has train_step and eval_step, but no plain forward: {why}")
             return given
 
         given = self._unanimous.run(checked, f"{call} in {'training' if training else 'evaluation'} mode")

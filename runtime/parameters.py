@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,14 @@ class Names:
     aliases: Mapping[str, str] = field(default_factory=dict)
     not_saved: frozenset[str] = frozenset()
     order: tuple[str, ...] = ()
+
+    def saves(self, name: str) -> bool:
+        """Whether the model's state has a buffer of this name; where no names are known, all of them."""
+        return name not in self.not_saved and (not self.order or name in self._known)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.order)
 
 
 def names_of(model: nn.Module) -> Names:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autopar.ir.errors import UsageError
+from autopar.ir.errors import UnsupportedError, UsageError
 from autopar.runtime.dtensors import gathered
 from autopar.runtime.modes import release
 from autopar.runtime.parameters import Names
@@ -86,6 +86,14 @@ class WholeState(nn.Module):
             )
         self._release()
         return super().load_state_dict(state_dict, strict=strict)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """``copy.deepcopy`` and ``pickle``: UnsupportedError, since a program and its processes cannot be copied."""
+        raise UnsupportedError(
+            "a ParallelModule cannot be copied or pickled: parallelize a copy of the original model; to keep averages "
+            "of parameters hold clones by name, {name: p.detach().clone() for name, p in model.named_parameters()}; "
+            "to save it use full_state_dict()"
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WholeState:
         """``to``, ``half``, ``cuda``: nothing to do where they change nothing, else UsageError: the plan decides."""

@@ -19,7 +19,9 @@ Emit = Callable[[str, tuple[Operand, ...], dict[str, Attr], TensorType, str], st
 
 _SAME = ("alias", "contiguous", "to", "_to_copy", "detach", "lift_fresh", "lift_fresh_copy")
 _RESHAPES = ("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as")
-_SPLITS = ("split", "split_with_sizes", "chunk", "tensor_split")
+_SPLITS = (
+    "split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk",
+)  # fmt: skip
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import autopar
-from tests.harness import run_processes
+from tests.harness import refusal, run_processes
 
 RANKS, MICROBATCHES, ROWS = 2, 2, 8
 
@@ -79,3 +80,47 @@ def test_a_loss_in_bfloat16_is_added_up_before_it_is_rounded() -> None:
             assert parameter.grad is not None
             difference = (found["gradients"][name] - parameter.grad).norm() / parameter.grad.norm()
             assert difference < 2e-2, name
+
+
+class Derived(Penalised):
+    """Outputs that are not linear in sums over the batch; and one that is. A tensor that its forward makes."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        made = super().forward(x * torch.linspace(0.5, 1, 16, dtype=x.dtype).to(x.device), labels)
+        error = made["logits"].pow(2).mean()
+        logged = made["loss"].detach()
+        return {"loss": made["loss"], "logged": logged, "perplexity": made["loss"].exp(), "error": error.sqrt()}
+
+
+def derived(mesh: dict[str, int], microbatches: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    original = Derived().double()
+    given = batch(torch.float64)
+    made = autopar.parallelize(original, given, mesh=mesh, num_microbatches=microbatches)
+    part = made.shard_inputs(given)
+    found: dict[str, Any] = {
+        "train": made.train_step(**part), "eval": made.eval_step(**part), "copied": refusal(copy.deepcopy, made),
+        "state": list(made.full_state_dict()), "forward": refusal(made, **part), "step": made.rng_step,
+    }  # fmt: skip
+    made.load_full_state_dict(original.state_dict())
+    if found["forward"] == "accepted":
+        found["out"] = {name: whole(each).detach() for name, each in made(**part).items()}
+    return found
+
+
+def test_outputs_that_a_microbatch_cannot_tell_are_refused_and_nothing_else() -> None:
+    """They would be those of a part of the batch, added up. Steps do not need them; one microbatch has them all."""
+    torch.manual_seed(0)
+    single = Derived().double()
+    wanted = {name: each.detach() for name, each in single(**batch(torch.float64)).items()}
+    for mesh, microbatches in (({"dp": 2}, 1), ({"dp": 2}, 2), ({"tp": 2}, 4), ({"pp": 2}, 2)):
+        for found in run_processes(RANKS, derived, mesh, microbatches):
+            for name in ("train", "eval"):
+                torch.testing.assert_close(found[name], wanted["loss"], rtol=1e-12, atol=0)
+            assert found["state"] == list(single.state_dict())
+            assert "cannot be copied" in found["copied"]
+            if microbatches == 1:
+                torch.testing.assert_close(found["out"], wanted, rtol=1e-12, atol=0)
+            elif "pp" not in mesh:
+                assert "output 2 of the model depends on aten.exp.default" in found["forward"]
+                assert found["step"] == 1

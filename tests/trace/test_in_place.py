@@ -102,6 +102,21 @@ def test_writes_to_pieces_of_a_split_reach_the_whole() -> None:
     assert_same(Model(), (torch.randn(4, 6).double(),))
 
 
+def test_cells_of_recurrent_networks_write_to_pieces() -> None:
+    """In place in torch, on what ``unsafe_split`` and ``unsafe_chunk`` gave."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.gru = nn.LSTMCell(6, 3).double(), nn.GRUCell(6, 3).double()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden, cell = self.lstm(x)
+            return cell * self.gru(x, hidden)
+
+    assert_same(Model(), (torch.randn(4, 6).double(),))
+
+
 def test_written_buffers_are_assigned_their_new_values() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
