@@ -272,8 +272,11 @@ def index_select(node: Node, operands: Sequence[Shape | None], results: Sequence
 
 @derivation
 def pad(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """Dims that it pads or crops are whole, also where as much is cropped on one side as padded on the other."""
     assert operands[0] is not None
-    changed = {i for i, (a, b) in enumerate(zip(operands[0], results[0], strict=True)) if a != b}
+    amounts, rank = node.attr("pad"), len(results[0])
+    assert isinstance(amounts, tuple)  # before and behind the last dim, then the one before it, …
+    changed = {rank - 1 - at // 2 for at, amount in enumerate(amounts) if amount}
     return _one_dim_whole(node, operands, results, changed, linear=not node.attr("value"))
 
 

@@ -249,7 +249,7 @@ class Bounds:
 
         Others may be inside but for the axis that is the innermost of all meshes: there it is what ``_axes_ns`` asks.
         """
-        inner = axis != SEARCHED_AXES[-1]
+        inner = axis != SEARCHED_AXES[-1] or axis != mesh.names[-1]
         counts = (n for n in range(2, size + 1) if size % n == 0)
         least = next(n for n in counts if inner or self._kinds.stand_for(axis, n, size))
         near = self.cluster.gpus_per_node

@@ -292,7 +292,7 @@ class Builder:
         if self._couples_batch(graph, node, legal):
             raise UnsupportedError(
                 f"{node.source or node.results[0].name}: {node.target} works across the batch, so a step cannot be "
-                f"cut into {self.microbatches} microbatches; use num_microbatches=1"
+                f"cut into {self.microbatches} microbatches; use num_microbatches=1, without pp"
             )
         demanded: list[str] = []
         for index, name in enumerate(operands):

@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from autopar.cost_model import Cluster, axis_groups
 from autopar.ir.errors import UsageError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS
 
-# Searched axes, outermost first: tensor parallelism talks most and stays among neighbours.
+# Searched axes, outermost first: tensor parallelism mostly talks most and stays among neighbours.
 SEARCHED_AXES = ("dp", "cp", "ep", "tp")
 MOST_AXES = 3  # with ep; 2 without
 # One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
@@ -36,6 +37,19 @@ def searched_meshes(world_size: int, batch: int, sequence: int | None, experts: 
         mesh = Mesh(axes or (("dp", 1),))
         if batch % data_parallel(mesh) == 0 and (sequence or 1) % mesh.size("cp") == 0:
             yield mesh
+
+
+def orders(mesh: Mesh, places: int, cluster: Cluster) -> Iterator[Mesh]:
+    """The mesh of one of so many pipeline stages, and turned around where other neighbours come to share nodes.
+
+    Of two axes: where gradients are more than what tensor parallelism sends, it is they that stay inside nodes.
+    """
+    yield mesh
+    turned = Mesh(mesh.axes[::-1])
+    if len(mesh.axes) == 2:
+        one, other = (axis_groups(((PIPELINE_AXIS, places), *each.axes), cluster) for each in (mesh, turned))
+        if one != other:
+            yield turned
 
 
 def data_parallel(mesh: Mesh) -> int:

@@ -22,7 +22,7 @@ def refuse_writes(graph: Graph, microbatches: int) -> None:
                 name = _name(graph, part, part.producers()[assigned(node)[0][0]])
                 raise UnsupportedError(
                     f"the forward changes the buffer {name}, which happens once a step, so a step cannot be cut into "
-                    f"{microbatches} microbatches; use num_microbatches=1"
+                    f"{microbatches} microbatches; use num_microbatches=1, without pp"
                 )
 
 
@@ -43,5 +43,5 @@ def refuse_crossing(have: Sequence[Layout], needs: Sequence[Layout], consumer: N
         return
     raise UnsupportedError(
         f"{consumer.source or consumer.results[0].name}: {consumer.target} works across the batch, so a step cannot be "
-        f"cut into {microbatches} microbatches; use num_microbatches=1"
+        f"cut into {microbatches} microbatches; use num_microbatches=1, without pp"
     )

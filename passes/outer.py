@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from autopar.cost_model import Cluster
 from autopar.ir.constraints import Constraint
 from autopar.ir.errors import InfeasibleError
 from autopar.ir.mesh import Mesh
@@ -20,6 +21,7 @@ from autopar.passes.candidates import (
     fitting,
     microbatch_counts,
     mixed_meshes,
+    orders,
     pinned_meshes,
     pipeline_places,
     searched_meshes,
@@ -106,18 +108,20 @@ class Candidate:
 
 
 def outer_candidates(
-    limits: Limits, world_size: int, batch: int | None, sequence: int | None, layers: int, experts: int = 1
-) -> list[Candidate]:
+    limits: Limits, world_size: int, batch: int | None, sequence: int | None, layers: int, experts: int = 1,
+    cluster: Cluster | None = None,
+) -> list[Candidate]:  # fmt: skip
     """Every outer choice within the limits, none of them bounded yet.
 
-    ``layers``: calls of repeated blocks. ``experts``: what sizes of ep divide, 1 without experts.
+    ``layers``: calls of repeated blocks. ``experts``: what sizes of ep divide, 1 without experts. ``cluster``: where
+    axes are tried in another order, too, if that is another mesh there.
 
     Raises UsageError where ``limits.mesh`` fits nothing.
     """
     pinned = limits.mesh
     found: list[Candidate] = []
     for places in pipeline_places(pinned, world_size, layers):
-        for mesh in _meshes(limits, world_size, places, batch, sequence, experts):
+        for mesh in _meshes(limits, world_size, places, batch, sequence, experts, cluster):
             counts = (
                 microbatch_counts(batch or 1, data_parallel(mesh) * mesh.size(MIXED_AXIS))
                 if limits.microbatches is None
@@ -174,8 +178,9 @@ def _admits(candidate: Candidate, constraint: Constraint) -> bool:
 
 
 def _meshes(
-    limits: Limits, world_size: int, places: int, batch: int | None, sequence: int | None, experts: int
-) -> list[Mesh]:
+    limits: Limits, world_size: int, places: int, batch: int | None, sequence: int | None, experts: int,
+    cluster: Cluster | None,
+) -> list[Mesh]:  # fmt: skip
     """Meshes of one place of the pipeline."""
     world, count = world_size // places, limits.microbatches
     if limits.mesh is not None:
@@ -185,6 +190,8 @@ def _meshes(
         tried = itertools.chain(tried, mixed_meshes(world, batch or 1))
     else:  # of three axes one splits the batch
         tried = (mesh for mesh in tried if not {"cp", "tp"} <= set(mesh.names) and len(mesh.axes) < MOST_AXES)
+    if cluster is not None:
+        tried = itertools.chain.from_iterable(orders(mesh, places, cluster) for mesh in tried)
     return fitting(tried, batch, sequence, count, strict=places == 1)
 
 

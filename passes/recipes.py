@@ -108,7 +108,7 @@ def asked(model: Model, cluster: Cluster, limits: Limits, found: Positions) -> t
     """
     constraints = model.settings.constraints
     if limits.like is None:
-        even = outer_candidates(limits, cluster.world_size, *extents(model), layers(model), experts(model))
+        even = outer_candidates(limits, cluster.world_size, *extents(model), layers(model), experts(model), cluster)
         # from level 2 on ranks meet every microbatch, and cannot run unequal numbers of them
         shared = [] if (model.settings.zero or 0) > 1 else with_shares(even, len(cluster.devices))
         return model, admitted([*even, *shared], constraints)

@@ -23,6 +23,7 @@ from autopar.passes.trace.assigns import DETACH, Write, with_assigns
 from autopar.passes.trace.chains import middles
 from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
+from autopar.passes.trace.failure import no_values
 from autopar.passes.trace.instances import Instance
 from autopar.passes.trace.repeats import MARK, REPEAT_ONE, REPEATS, UnrepeatableError
 from autopar.passes.trace.replay import regions, standing_for
@@ -168,9 +169,7 @@ class Reader:
         fqn = target.removeprefix(self._prefix)
         type_ = tensor_type(value, fqn)
         if value.is_meta or isinstance(value, FakeTensor):
-            raise UnsupportedError(
-                f"{fqn} is a plain tensor attribute of a model on meta: it has no values; register it as a buffer"
-            )
+            raise no_values(fqn)
         if value.numel() == 1 and not type_.is_complex:
             attrs: dict[str, Attr] = {"size": type_.shape, "fill_value": value.item(), "dtype": type_.dtype}
             name = self.emit("aten.full.default", (), attrs, type_, "")

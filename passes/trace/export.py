@@ -21,6 +21,7 @@ from autopar.ir.errors import UnsupportedError
 from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.communication import failed_call, no_collectives, refusal
 from autopar.passes.trace.failure import placed, trace_error
+from autopar.passes.trace.inference import inference_without_gradients
 from autopar.passes.trace.layerdrop import kept_layers
 from autopar.passes.trace.repeats import Repeats, UnrepeatableError
 from autopar.passes.trace.structure import Structure
@@ -97,7 +98,8 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
     """
     with (
         torch.enable_grad(), _quiet(), _no_custom_functions(), no_collectives(), _masks_not_inspected(),
-        batch_norms_of_one_device(), _no_code_of_graphs(), kept_layers(flat_model.model),
+        batch_norms_of_one_device(), inference_without_gradients(), _no_code_of_graphs(),
+        kept_layers(flat_model.model),
     ):  # fmt: skip
         if flat_model.repeats is not None:
             try:

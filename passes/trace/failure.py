@@ -30,6 +30,18 @@ def placed(error: UnsupportedError, model: nn.Module) -> UnsupportedError:
     return UnsupportedError(f"{error}{where}", details={**error.details, **details})
 
 
+def no_values(name: str) -> UnsupportedError:
+    """The error for a constant of a trace that has no values."""
+    if name.rpartition(".")[2].startswith("lifted_tensor"):  # what torch calls a tensor that the model has no name for
+        return UnsupportedError(
+            "forward uses a tensor that was made where torch.export does not look, such as by .data or "
+            "torch.autograd.grad: use .detach(), and take derivatives outside of the model"
+        )
+    return UnsupportedError(
+        f"{name} is a plain tensor attribute of a model on meta: it has no values; register it as a buffer"
+    )
+
+
 def _place(error: BaseException, model: nn.Module) -> tuple[str, dict[str, object]]:
     """The innermost module of the model, and the innermost line that is the user's."""
     paths = {id(module): path for path, module in model.named_modules()}

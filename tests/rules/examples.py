@@ -162,6 +162,8 @@ def _views() -> None:
     ex("aten.pad.default", f(12, 5), pad=(1, 2), mode="constant")
     ex("aten.constant_pad_nd.default", f(4, 12), pad=(2, 0, 0, 0), value=7.0)
     ex("aten.constant_pad_nd.default", f(4, 12), pad=(0, 0, 1, 1))
+    ex("aten.constant_pad_nd.default", f(4, 12), pad=(0, 0, 1, -1))
+    ex("aten.pad.default", f(4, 12), pad=(-2, 2), mode="constant")
     ex("aten.gather.default", f(12, 5), ints(5, 12, 3), dim=1)
     ex("aten.gather.default", f(6, 12), ints(6, 4, 12), dim=0)
     ex("aten.gather.default", f(12, 4), ints(4, 6, 4), dim=-1)

@@ -237,6 +237,31 @@ def test_no_grad_regions_are_inlined_and_cut_gradients() -> None:
     assert sum(node.target == "autopar.detach" for node in graph.nodes) == 2
 
 
+@pytest.mark.parametrize("decorated", [False, True])
+def test_inference_mode_cuts_gradients_as_no_grad_does(decorated: bool) -> None:
+    """Which torch.export leaves no trace of."""
+
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.head = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if decorated:
+                hidden = torch.inference_mode()(self.trunk)(x)
+            else:
+                with torch.inference_mode():
+                    hidden = self.trunk(x)
+            with torch.inference_mode(False):
+                return self.head(hidden.clone()).sum()
+
+    model = Frozen()
+    traced, _ = assert_same(model, (torch.randn(5, 3).double(),))
+    assert [node.target for node in traced.graph.nodes].count("autopar.detach") >= 1
+    with torch.inference_mode():
+        assert torch.is_inference_mode_enabled()
+
+
 def test_dropout_is_kept_in_training_and_gone_otherwise() -> None:
     model, inputs = gpt2(resid_pdrop=0.1)
     model.train()
