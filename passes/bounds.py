@@ -247,7 +247,7 @@ class Bounds:
     def _prime_ns(self, mesh: Mesh, axis: str, size: int) -> int:
         """From as many devices along the axis as its smallest factor, on the best links that there are.
 
-        Others may be inside but for the axis that is the innermost of all meshes: there it is what ``_axes_ns`` asks.
+        Others may be inside but for tp where it is innermost: there it is what ``_axes_ns`` asks.
         """
         inner = axis != SEARCHED_AXES[-1] or axis != mesh.names[-1]
         counts = (n for n in range(2, size + 1) if size % n == 0)

@@ -39,17 +39,13 @@ def searched_meshes(world_size: int, batch: int, sequence: int | None, experts: 
             yield mesh
 
 
-def orders(mesh: Mesh, places: int, cluster: Cluster) -> Iterator[Mesh]:
-    """The mesh of one of so many pipeline stages, and turned around where other neighbours come to share nodes.
-
-    Of two axes: where gradients are more than what tensor parallelism sends, it is they that stay inside nodes.
-    """
+def orders(mesh: Mesh, cluster: Cluster) -> Iterator[Mesh]:
+    """A mesh of all devices, and one of two axes turned around where other neighbours come to share nodes: gradients
+    that are more than what tensor parallelism sends stay inside nodes then."""
     yield mesh
     turned = Mesh(mesh.axes[::-1])
-    if len(mesh.axes) == 2:
-        one, other = (axis_groups(((PIPELINE_AXIS, places), *each.axes), cluster) for each in (mesh, turned))
-        if one != other:
-            yield turned
+    if len(mesh.axes) == 2 and axis_groups(mesh.axes, cluster) != axis_groups(turned.axes, cluster):
+        yield turned
 
 
 def data_parallel(mesh: Mesh) -> int:

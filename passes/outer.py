@@ -113,8 +113,8 @@ def outer_candidates(
 ) -> list[Candidate]:  # fmt: skip
     """Every outer choice within the limits, none of them bounded yet.
 
-    ``layers``: calls of repeated blocks. ``experts``: what sizes of ep divide, 1 without experts. ``cluster``: where
-    axes are tried in another order, too, if that is another mesh there.
+    ``layers``: calls of repeated blocks. ``experts``: what sizes of ep divide, 1 without experts. ``cluster``: on which
+    meshes without a pipeline are tried in both orders of their axes.
 
     Raises UsageError where ``limits.mesh`` fits nothing.
     """
@@ -190,8 +190,8 @@ def _meshes(
         tried = itertools.chain(tried, mixed_meshes(world, batch or 1))
     else:  # of three axes one splits the batch
         tried = (mesh for mesh in tried if not {"cp", "tp"} <= set(mesh.names) and len(mesh.axes) < MOST_AXES)
-    if cluster is not None:
-        tried = itertools.chain.from_iterable(orders(mesh, places, cluster) for mesh in tried)
+    if cluster is not None and places == 1:
+        tried = itertools.chain.from_iterable(orders(mesh, cluster) for mesh in tried)
     return fitting(tried, batch, sequence, count, strict=places == 1)
 
 
