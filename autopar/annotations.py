@@ -8,10 +8,10 @@ says it of every parameter that is registered inside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from autopar.ir.constraints import Constraint
+from autopar.ir.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,8 +60,11 @@ def stage(pattern: str = "*", index: int = 0) -> Annotation:
     return Annotation(pattern, index=index)
 
 
-def annotated(model: nn.Module, given: Sequence[Any]) -> tuple[Any, ...]:
-    """``given`` and what was said of the model's parameters while it was built."""
+def annotated(model: nn.Module, given: Any) -> tuple[Any, ...]:
+    """``given`` and what was said of the model's parameters while it was built. Raises UsageError for one constraint
+    that is in no list."""
+    if isinstance(given, Constraint):
+        raise UsageError(f"constraints={given}: give a list of constraints")
     found: dict[Constraint, None] = {}
     for name, parameter in model.named_parameters():
         for said in getattr(parameter, _MARK, ()):

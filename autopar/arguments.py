@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -107,11 +108,25 @@ def check(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Arguments:  # fmt: skip
     """Raise UsageError naming the argument, the value and what it may be; else the arguments, loaded."""
+    from autopar.passes.candidates import MIXED_AXIS, SEARCHED_AXES
+
     wrong = [item for item in constraints if not isinstance(item, Constraint)]
     if wrong:
         raise UsageError(
             f"constraints holds {wrong[0]!r}; use autopar.replicate(...), autopar.split(...) and autopar.stage(...)"
         )
+    _number("time_limit", time_limit)
+    _number("memory_budget", memory_budget, none=True, text=True)
+    _number("num_microbatches", num_microbatches, none=True, whole=True)
+    sized: object = mesh
+    if not (mesh is None or (isinstance(sized, Mapping) and all(isinstance(axis, str) for axis in sized))):
+        raise UsageError(f"mesh={mesh!r}: it is a dict of sizes by axis, such as {{'dp': 4, 'tp': -1}}")
+    for axis, size in (mesh or {}).items():
+        _number(f"mesh[{axis!r}]", size, whole=True)
+    for axis in [item.axis for item in constraints if item.axis is not None]:
+        known = (*SEARCHED_AXES, MIXED_AXIS) if mesh is None else tuple(mesh)
+        if axis not in known:
+            raise UsageError(f"a constraint splits over axis={axis}, which the mesh has not: one of {', '.join(known)}")
     schedule = schedule.lower() if isinstance(schedule, str) else schedule
     _one_of("schedule", schedule, (None, *SCHEDULES))
     if schedule is not None and (mesh or {}).get(PIPELINE_AXIS, 1) == 1:
@@ -137,6 +152,7 @@ def check(
     found = load_profile(profile)
     machines = cluster if isinstance(cluster, Cluster) else Cluster.load(_path(cluster))
     budget = parse_bytes(memory_budget) if isinstance(memory_budget, str) else memory_budget
+    budget = None if budget is None else int(budget)
     if budget is not None and budget <= 0:
         raise UsageError(f"memory_budget={memory_budget}: it is a number of bytes above 0")
     return Arguments(
@@ -153,6 +169,15 @@ def _path(cluster: str | os.PathLike[str]) -> str | Path:
     return cluster if isinstance(cluster, str) else Path(cluster)
 
 
+def _number(name: str, value: object, *, none: bool = False, whole: bool = False, text: bool = False) -> None:
+    """``none``, ``text``: it may be None, or a text. Raises UsageError for what is no finite number."""
+    if (none and value is None) or (text and isinstance(value, str)):
+        return
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        raise UsageError(f"{name}={value!r}: it is a {'whole ' if whole else ''}number")
+
+
 def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
+    if value not in allowed or isinstance(value, bool):
         raise UsageError(f"{name}={value!r}: one of {', '.join(map(repr, allowed))}")

@@ -109,7 +109,7 @@ def _function(spec: str, module_name: str, attribute: str) -> Callable[..., Any]
         found: Any = importlib.import_module(module_name)
     except AutoparError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(spec, "cannot be imported", error) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -135,11 +135,11 @@ def _call(spec: str, function: Callable[..., Any], sizes: dict[str, int]) -> obj
         return function(**sizes)
     except AutoparError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(spec, "failed", error) from error
 
 
-def _failed(spec: str, what: str, error: Exception) -> UsageError:
+def _failed(spec: str, what: str, error: BaseException) -> UsageError:
     """The error of the user's own code, with the line it was raised at."""
     line = ""
     if error.__traceback__ is not None:

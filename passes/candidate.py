@@ -71,14 +71,13 @@ class Settings:
         """Modes of a block, or of the root, which is never recomputed and whose parameters are gathered once a step.
 
         Levels that coincide are offered once: 1 and 2 where there is one microbatch, 2 and 3 of the root.
-        ``ample``: without those that only save memory: recomputation, and level 2 beside 1. (Level 3 may be needed:
-        it alone stores parameters finer than they are used.) ``inside``: neighbours on one node, if HSDP is possible.
+        ``ample``: without recomputation, which only saves memory, and without HSDP (``rivals`` of other modes). Level 2
+        may hide more than 1 does; 3 alone stores parameters finer than they are used. ``inside``: neighbours on one
+        node, if HSDP is possible.
         """
         levels: tuple[int, ...] = (0, 1, 2, 3) if block else (0, 1, 3)
         if microbatches == 1:
             levels = (0, 2, 3) if block else (0, 3)
-        if ample and 1 in levels:
-            levels = tuple(level for level in levels if level != 2)
         if self.schedule is not None:  # under a pipeline 1 and 2 coincide
             levels = (0, 1, 3) if block else (0, 1)
         if self.uneven:
@@ -93,22 +92,22 @@ class Settings:
         again = RECOMPUTE if block and not ample else ("none",)
         if block and self.recompute is not None:
             again = (self.recompute,)
-        hybrid = () if ample else self.hybrid_levels(levels, inside, block=block, microbatches=microbatches)
+        hybrid = () if ample else self.hybrid_levels(levels, inside, microbatches=microbatches)
         ways = [*((level, ()) for level in levels), *((level, inside) for level in hybrid)]
         return tuple(Mode(flag, level, among) for level, among in ways for flag in again)
 
     def hybrid_levels(
-        self, levels: tuple[int, ...], inside: Inside, *, block: bool, microbatches: int
+        self, levels: tuple[int, ...], inside: Inside, *, microbatches: int
     ) -> tuple[int, ...]:
         """Of ``levels`` those at which cutting inside nodes only may save time: it keeps more than cutting over all.
 
-        It saves what crosses nodes more than once a step: parameters gathered for each use, gradients reduced every
-        microbatch. Level 1 does neither. Torch's pipelines do neither.
+        It saves what crosses nodes: parameters that are gathered, gradients that are reduced every microbatch. At level
+        1, and at 2 once a step, as much crosses. Torch's pipelines do neither.
         """
         if not inside or not self.hybrid or self.schedule is not None or self.uneven:
             return ()
         again = microbatches > 1
-        return tuple(level for level in levels if (level >= 2 and again) or (level == 3 and block))
+        return tuple(level for level in levels if level == 3 or (level == 2 and again))
 
 
 def cost_level(zero: int, settings: Settings) -> int:

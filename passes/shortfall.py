@@ -36,7 +36,7 @@ def shortfall(
     mesh, count = closest.candidate.full, closest.candidate.count
     largest = [*_parameters(model, placed, program), *_values(program)]
     lines = [
-        f"every plan needs more than {needed / 1e9:.4g} GB on each device, {budget / 1e9:.4g} GB may be used.",
+        f"every plan searched needs more than {needed / 1e9:.4g} GB on each device, {budget / 1e9:.4g} GB may be used.",
         f"closest: mesh({mesh}) with {count} microbatch(es) at {closest.bytes / 1e9:.4g} GB, of which",
         *(f"- {size / 1e9:.4g} GB {what}" for what, size in largest),
     ]

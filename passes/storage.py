@@ -114,7 +114,7 @@ def keep(
     """
     shape = (len(layouts), len(needs), len(modes))
     # with memory to spare HSDP is no mode of its own: those that there are take its time where it is less
-    hybrid = rivals(modes, conversions.pricing, settings, microbatches, root=root) if ample else {}
+    hybrid = rivals(modes, conversions.pricing, settings, microbatches) if ample else {}
     out = np.zeros((len(fields(Kept)), *shape), dtype=np.int64)
     # the level is no matter where nobody may cut the parameter, recomputation never is
     cache: dict[tuple[object, ...], _Numbers] = {}
@@ -149,21 +149,12 @@ def keep(
 
 
 def rivals(
-    modes: Sequence[Mode], pricing: Pricing, settings: Settings, microbatches: int, *, root: bool
+    modes: Sequence[Mode], pricing: Pricing, settings: Settings, microbatches: int
 ) -> dict[Mode, tuple[Mode, ...]]:
-    """Modes with HSDP whose communication may take less time than that of ``modes``, each beside one of these.
-
-    Level 2 stands beside the highest level below it, where only time counts and 2 is left out.
-    """
+    """Modes with HSDP whose communication may take less time than that of ``modes``, each beside one of these."""
     levels = tuple(dict.fromkeys(mode.zero for mode in modes))
-    offered = (*levels, 2) if 1 in levels and settings.zero is None else levels
-    found: dict[Mode, tuple[Mode, ...]] = {}
-    for level in settings.hybrid_levels(offered, pricing.inside, block=not root, microbatches=microbatches):
-        beside = max(known for known in levels if known <= level)
-        for mode in modes:
-            if mode.zero == beside:
-                found[mode] = (*found.get(mode, ()), replace(mode, zero=level, inside=pricing.inside))
-    return found
+    hybrid = settings.hybrid_levels(levels, pricing.inside, microbatches=microbatches)
+    return {mode: (replace(mode, inside=pricing.inside),) for mode in modes if mode.zero in hybrid}
 
 
 def _least_hidden(ways: Iterable[_Numbers]) -> _Numbers:

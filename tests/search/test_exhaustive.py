@@ -76,7 +76,8 @@ def everything(readied: Readied, arguments: Arguments) -> list[tuple[int, int]]:
     marks = positions(model.graph, model.rules, model.settings.inputs)
     bounds = Bounds(model=model, cluster=arguments.cluster, profile=arguments.profile, positions=marks, memory_bytes=1)
     found: list[tuple[int, int]] = []
-    for mesh in outer_candidates(Limits(memory_bytes=1), arguments.cluster.world_size, 24, None, 0):
+    world = arguments.cluster.world_size
+    for mesh in outer_candidates(Limits(memory_bytes=1), world, 24, None, 0, cluster=arguments.cluster):
         for count in (mesh.count, *mesh.more):
             again = type(mesh)(mesh=mesh.mesh, full=mesh.full, count=count, fewest=mesh.fewest)
             encoded = bounds.encode(again, None)
