@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias, get_args
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.levels import Level, inter_level, intra_level
 from autopar.cost_model.priced import Group
-from autopar.cost_model.profile import CostProfile, checked_hook_s
+from autopar.cost_model.profile import CostProfile, hook_s
 from autopar.ir.errors import UsageError
 
 CollectiveKind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
@@ -55,9 +55,9 @@ def collective_s(
     if group.size == 1:
         return 0.0
     if profile.has_collective_hook:
-        hooked_s = profile.collective_s(kind, payload_bytes, group)
+        hooked_s = hook_s(profile, "collective_s", f"{kind} over {group.axis}", kind, payload_bytes, group)
         if hooked_s is not None:
-            return checked_hook_s(profile, "collective_s", f"{kind} over {group.axis}", hooked_s)
+            return hooked_s
     lines = collective_lines(kind, group, cluster, profile)
     return min(line.start_s + line.s_per_byte * payload_bytes for line in lines)
 

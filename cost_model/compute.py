@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.priced import OpCost
-from autopar.cost_model.profile import CostProfile, checked_hook_s
+from autopar.cost_model.profile import CostProfile, hook_s
 from autopar.cost_model.rates import EfficiencySource, rates
 
 
@@ -24,9 +24,9 @@ def compute_s(op: OpCost, device: str, profile: CostProfile) -> float:
     Raises ``FileFormatError`` naming the number that the profile lacks, ``UsageError`` for an unknown device.
     """
     if profile.has_compute_hook:
-        hooked_s = profile.compute_s(op, device)
+        hooked_s = hook_s(profile, "compute_s", f"{op.target} on {device}", op, device)
         if hooked_s is not None:
-            return checked_hook_s(profile, "compute_s", f"{op.target} on {device}", hooked_s)
+            return hooked_s
     rate = rates(profile, device, op.dtype, op.op_class, op.target)
     flops, size_bytes = op.flops, op.bytes
     if rate.measured_s is not None:

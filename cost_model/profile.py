@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 from pathlib import Path
 
 from autopar.cost_model import profile_file
@@ -12,9 +11,10 @@ from autopar.cost_model.priced import Group, OpCost
 from autopar.cost_model.profile_schema import Device, Link, Optimizer, ProfileData
 from autopar.cost_model.toml_file import nearest
 from autopar.cost_model.toml_lines import KeyPath, key_text
-from autopar.ir.errors import FileFormatError, UsageError
+from autopar.ir.errors import AutoparError, FileFormatError, UsageError
 
 BUILTIN_NAME = "builtin"
+LONGEST_S = 86400.0  # of one operation that a hook prices
 
 
 class CostProfile:
@@ -151,11 +151,17 @@ class CostProfile:
         return FileFormatError(message, details={"key": key_text(path), "profile": self.name})
 
 
-def checked_hook_s(profile: CostProfile, hook: str, subject: str, value: object) -> float:
-    """A hook's answer if it is seconds; ``UsageError`` naming the hook if not (NaN, negative, no number)."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and math.isfinite(seconds := float(value)) and seconds >= 0:  # type: ignore[arg-type]
-        return seconds
-    raise UsageError(
-        f"{type(profile).__qualname__}.{hook} returned {value!r} for {subject}; expected seconds, or None"
-    )
+def hook_s(profile: CostProfile, hook: str, subject: str, *asked: object) -> float | None:
+    """A hook's answer: seconds, or None. ``UsageError`` naming the hook for anything else, and for what it raises."""
+    name = f"{type(profile).__qualname__}.{hook}"
+    try:
+        value: object = getattr(profile, hook)(*asked)
+    except AutoparError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{name} failed for {subject}: {type(error).__name__}: {error}") from error
+    if value is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LONGEST_S:
+        return float(value)
+    raise UsageError(f"{name} returned {value!r} for {subject}; expected seconds, a day at most, or None")

@@ -164,7 +164,8 @@ class Eliminator:
         if boundary > CAP_BOUNDARY:
             raise LimitReachedError(
                 f"segment {segment.name}: a table over its boundary would hold {boundary} entries, at most "
-                f"{CAP_BOUNDARY} are allowed; offer fewer strategies for the values that enter and leave it"
+                f"{CAP_BOUNDARY} are allowed: too many ways to use what its calls share, such as equal weights. Take a "
+                "mesh with fewer axes, or dp, on which they are used in one way"
             )
         if self.plan.kept_entries > max(cap_entries, boundary):
             self.condition = pivot if pivot >= 0 else _most_expensive(self.plan)

@@ -50,6 +50,15 @@ def test_a_hook_wins_and_none_keeps_the_builtin_figure(builtin: CostProfile) -> 
     )
 
 
+def test_what_a_hook_raises_is_told_as_its_own() -> None:
+    class Fails(CostProfile):
+        def compute_s(self, op: OpCost, device: str) -> float | None:
+            raise KeyError(op.target)
+
+    with pytest.raises(UsageError, match=r"Fails.compute_s failed for aten.linear.default on H100-SXM: KeyError"):
+        compute_s(LINEAR, "H100-SXM", Fails())
+
+
 def test_a_hook_prices_collectives() -> None:
     assert collective_s("all_gather", 6, GROUP, CLUSTER, Returns(0.5)) == 3.0
 
@@ -60,7 +69,7 @@ def test_the_source_of_a_price_is_the_hook_only_where_it_answers() -> None:
     assert efficiency_source(RELU, "H100-SXM", profile) == "peak"
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "1", True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 1e30, "1", True])
 def test_a_hook_that_returns_no_seconds_is_named(value: float) -> None:
     with pytest.raises(
         UsageError, match=r"Returns.compute_s returned .* for aten.linear.default on H100-SXM"

@@ -43,7 +43,7 @@ class Classifier(nn.Module):
 
 @functools.cache
 def planned(cluster: str, pins: tuple[tuple[str, Any], ...] = ()) -> Plan:
-    given = {name: dict(value) if name == "mesh" else value for name, value in pins}
+    given: dict[str, Any] = {name: dict(value) if name == "mesh" else value for name, value in pins}
     with torch.device("meta"):
         model = Classifier()
     inputs = {"x": torch.zeros(16, 64, dtype=torch.int64), "labels": torch.zeros(16, dtype=torch.int64)}

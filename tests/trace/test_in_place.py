@@ -112,7 +112,8 @@ def test_cells_of_recurrent_networks_write_to_pieces() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             hidden, cell = self.lstm(x)
-            return cell * self.gru(x, hidden)
+            made: torch.Tensor = cell * self.gru(x, hidden)
+            return made
 
     assert_same(Model(), (torch.randn(4, 6).double(),))
 

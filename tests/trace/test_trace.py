@@ -253,7 +253,8 @@ def test_inference_mode_cuts_gradients_as_no_grad_does(decorated: bool) -> None:
                 with torch.inference_mode():
                     hidden = self.trunk(x)
             with torch.inference_mode(False):
-                return self.head(hidden.clone()).sum()
+                made: torch.Tensor = self.head(hidden.clone())
+            return made.sum()
 
     model = Frozen()
     traced, _ = assert_same(model, (torch.randn(5, 3).double(),))
