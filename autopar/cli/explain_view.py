@@ -99,8 +99,8 @@ def slower(time_s: float, than_s: float) -> str:
 
 def is_chosen(plan: Plan, each: Tried) -> bool:
     """Whether the plan is on this mesh, with this schedule and such shares."""
-    same = dict(each.full.axes) == dict(plan.mesh) and each.schedule == plan.schedule
-    return same and each.uneven == bool(plan.shares)
+    same = dict(each.full.axes) == dict(plan.mesh) and each.full.names == plan.axes
+    return same and each.schedule == plan.schedule and each.uneven == bool(plan.shares)
 
 
 def _verdict(plan: Plan, each: Tried) -> str:

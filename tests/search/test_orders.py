@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autopar
+from autopar.cli.explain_view import is_chosen
 from autopar.cost_model import Cluster
+from autopar.explaining import meshes
 from autopar.ir.mesh import Mesh
 from autopar.ir.plan import Plan
 from autopar.passes.candidates import orders
@@ -76,3 +78,8 @@ def test_a_mesh_is_turned_around_where_other_neighbours_share_nodes() -> None:
     assert list(orders(mesh, Cluster.load("1x8xA100-SXM-80GB"))) == [mesh]
     three = Mesh((("dp", 2), ("ep", 2), ("tp", 2)))
     assert list(orders(three, Cluster.load("2x4xA100-SXM-80GB"))) == [three]
+
+
+def test_of_two_orders_one_is_chosen() -> None:
+    plan = planned(SLOW)
+    assert [each.full.names for each in meshes(plan) if is_chosen(plan, each)] == [plan.axes]
