@@ -55,7 +55,7 @@ def compared(name: str, cluster: str, batch: int, layers: int, step: int) -> Ite
     [
         ("mixtral-8x7b", "2x2xV100-SXM2-32GB@32Gb/s", 8, 2, 5),
         pytest.param("mixtral-8x7b", "2x4xV100-SXM2-32GB@32Gb/s", 16, 2, 5, marks=pytest.mark.slow),
-        pytest.param("deepseek-v3", "2x4xH100-SXM", 16, 4, 7, marks=pytest.mark.slow),
+        pytest.param("deepseek-v3", "2x4xH100-SXM", 16, 4, 11, marks=pytest.mark.slow),
         pytest.param("qwen3-30b-a3b", "4x2xH100-SXM", 16, 2, 5, marks=pytest.mark.slow),
         pytest.param("m6-moe-100b", "2x4xV100-SXM2-32GB", 16, 2, 5, marks=pytest.mark.slow),
     ],
