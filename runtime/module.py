@@ -299,12 +299,12 @@ class ParallelModule(WholeState):
             given = self._calling.flatten(args, kwargs)
             entries.check(self._inputs, given, whole=False)
             self._modes.prepare(training)
-            for why in self._modes.running(training).program.withheld.values() if call == "forward" else ():
-                raise UnsupportedError(f"this plan has train_step and eval_step, but no plain forward: {why}")
             return given
 
         given = self._unanimous.run(checked, f"{call} in {'training' if training else 'evaluation'} mode")
-        now = self._modes.running(training)
+        now = self._modes.running(training)  # a collective, once no rank has failed
+        for why in now.program.withheld.values() if call == "forward" else ():
+            raise UnsupportedError(f"this plan has train_step and eval_step, but no plain forward: {why}")
         if self._gathered:
             self._release()
         given = {name: entry.cast(given[name]).to(self._here.device) for name, entry in self._inputs.items()}
