@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,8 +174,7 @@ def _number(name: str, value: object, *, none: bool = False, whole: bool = False
     """``none``, ``text``: it may be None, or a text. Raises UsageError for what is no finite number."""
     if (none and value is None) or (text and isinstance(value, str)):
         return
-    kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real) or not math.isfinite(value):
         raise UsageError(f"{name}={value!r}: it is a {'whole ' if whole else ''}number")
 
 

@@ -62,7 +62,8 @@ def work(
     """What an op of ``entry`` costs one device forward and backward, None where it has no backward.
 
     ``tensors``: local shape and dtype of each operand and result; ``drawn``: elements of the first result;
-    ``wanted``: which operands get a gradient; ``beside``: numbers read and written besides (``Row.moved``).
+    ``wanted``: which of the operands that may have a gradient get one; ``beside``: numbers read and written besides
+    (``Row.moved``).
     """
     dtype = entry.computes or next((dtype for _, dtype in reversed(tensors) if dtype in FLOAT_DTYPES), "i64")
     moved = sum(math.prod(shape) * DTYPE_BYTES[kind] for shape, kind in tensors) + beside * DTYPE_BYTES[dtype]

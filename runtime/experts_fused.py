@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -72,7 +73,7 @@ class Rows:
         place = torch.empty_like(order).index_copy_(0, order, numbers)
         return cls(order=order, place=place, ends=ends.int(), expert=expert, each=each)
 
-    @property
+    @cached_property
     def token(self) -> Tensor:
         """[T K]: whose row each is."""
         return self.order.div(self.each, rounding_mode="floor")

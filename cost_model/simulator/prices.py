@@ -123,7 +123,8 @@ def _costs(
     flops, beside = count_flops(entry.flops, sizes), count_flops(entry.moved, sizes)
     if node.attr("among") is not None:
         flops, beside = round(flops * imbalance), round(beside * imbalance)
-    yield work(node.target, entry, flops, tensors, math.prod(made[0]), wanted, beside)
+    learns = [grad for grad, value in zip(wanted, operands, strict=True) if value and value.type.has_gradient]
+    yield work(node.target, entry, flops, tensors, math.prod(made[0]), learns, beside)
 
 
 def exchanged_bytes(node: Node, values: Mapping[str, Value], imbalance: float) -> tuple[int, int]:
