@@ -38,6 +38,7 @@ from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
 from autopar.passes.settled import settled
 from autopar.passes.shortfall import shortfall
+from autopar.passes.solve.deadline import until
 from autopar.passes.standing import Standing
 from autopar.passes.uniform import uniform
 
@@ -54,6 +55,8 @@ FIRST = (
 )  # fmt: skip
 
 WORTH_S = 0.03  # a search that takes longer gets a helper
+
+GRACE_S = 60.0  # so much longer a search may take that has no plan yet
 
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
@@ -89,6 +92,11 @@ class _Search:
     def _overdue(self) -> bool:
         return time.monotonic() - self.started > self.standing.limits.time_limit_s
 
+    def _late(self) -> bool:
+        """Whether to leave even what is at hand."""
+        grace_s = GRACE_S if self.standing.best is None and not self.quick else 0.0
+        return time.monotonic() - self.started > self.standing.limits.time_limit_s + grace_s
+
     def _tell(self, candidate: Candidate, left: int) -> None:
         """How far the search is, about to look into ``candidate``, of least bound."""
         best = "no plan yet"
@@ -107,7 +115,10 @@ class _Search:
     def failure(self) -> Exception:
         """Why there is no plan."""
         budget, closest = self.standing.limits.memory_bytes, self.standing.closest
-        late = LimitReachedError("the time limit ended the search before any plan was found", details={"why": LATE})
+        late = LimitReachedError(
+            f"the time limit of {self.standing.limits.time_limit_s:.4g} s ended the search before any plan was found: "
+            "raise it, or name a mesh of fewer axes", details={"why": LATE},
+        )  # fmt: skip
         if not self.complete:
             return late
         if closest is None:
@@ -127,9 +138,10 @@ class _Search:
         One that is too entangled is left: what it could have gained counts in the gap.
         """
         try:
-            return self._step(candidate)
+            with until(self._late):
+                return self._step(candidate)
         except LimitReachedError as error:
-            self.limit = self.limit or error
+            self.limit, self.complete = self.limit or error, self.complete and not self._late()
             self.standing.done(candidate, candidate.step_bound_ns)
             return []
 
@@ -260,7 +272,7 @@ class _Search:
             if self.hopeless and self.standing.closest is not None:
                 break
             enough = self.standing.best is not None and candidate.rank[0] >= self.standing.best_ns
-            if enough or (overdue and (self.standing.best is not None or self.quick)):
+            if enough or (overdue and (self.standing.best is not None or self.quick)) or self._late():
                 self.complete = self.complete and enough
                 break
             if self.quick and self.idle >= PATIENCE:

@@ -24,6 +24,7 @@ import numpy as np
 
 from autopar.ir.errors import LimitReachedError
 from autopar.passes.problem import FloatArray, IntArray, Segment
+from autopar.passes.solve.deadline import in_time
 from autopar.passes.solve.plan import BYTES, Plan, make_plan
 from autopar.passes.solve.scheme import Bucket
 from autopar.passes.solve.states import fixed
@@ -149,6 +150,7 @@ class Eliminator:
         pivot: int = -1,
         most_joined: float = math.inf,
     ) -> None:
+        in_time()
         self.segment = segment
         self.extras = tuple(extras)
         self.plan = make_plan(segment, kept=kept, extras=extras)
@@ -198,6 +200,7 @@ class Eliminator:
 
     def run(self, prices: Prices, extras: Sequence[FloatArray] = ()) -> Run | BranchedRun:
         """Eliminate under ``prices``; ``extras`` are added to the objective as they are."""
+        in_time()
         if self.children:
             tables = np.stack([self.branch(i, prices, extras).table for i in range(len(self.children))])
             at = self.condition_at
