@@ -95,6 +95,8 @@ def common_factors(
                 a, i = a * left[i], i + 1
             else:
                 b, j = b * right[j], j + 1
+        if a == 0:
+            i, j = len(left), len(right)  # of no elements: what follows need not agree
         ends = [_ends(left[first_i:i]), _ends(right[first_j:j])]
         cuts = sorted({e for side in ends for e in side} | {1})
         chain = 0 not in cuts and all(y % x == 0 for x, y in itertools.pairwise(cuts))

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from autopar.ir.graph import Graph, Node, Value
 from autopar.ir.losses import FORMS, ROW_MAX, opened
-from autopar.ir.types import DTYPE_BYTES
 from autopar.passes.facts import facts
 
 
@@ -31,27 +30,6 @@ def open_losses(graph: Graph) -> Graph:
         nodes += opened(node, form, types) if form is not None and opens else [node]
     blocks = tuple(open_losses(block) for block in graph.blocks)
     return replace(graph, nodes=tuple(nodes), blocks=blocks)
-
-
-def unrounded(graph: Graph, loss: int) -> Graph:
-    """The graph with its output ``loss`` as it is before it is rounded to a coarser type.
-
-    Microbatches and devices each have a summand: these are added up in the finer type, which autocast returns too.
-    """
-    producers, values = graph.producers(), graph.values()
-    name = graph.outputs[loss]
-    while producers[name].target == "aten.to.dtype":
-        (operand,) = producers[name].uses()
-        if not _coarser(values[name], values[operand]):
-            break
-        name = operand
-    outputs = tuple(name if at == loss else other for at, other in enumerate(graph.outputs))
-    return replace(graph, outputs=outputs)
-
-
-def _coarser(one: Value, other: Value) -> bool:
-    sizes = [DTYPE_BYTES[each.type.dtype] for each in (one, other)]
-    return one.type.is_float and other.type.is_float and sizes[0] < sizes[1]
 
 
 def fuse(graph: Graph) -> Graph:

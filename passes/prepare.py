@@ -16,11 +16,12 @@ from autopar.passes.constrain import settled, told_apart
 from autopar.passes.draws import open_draws
 from autopar.passes.facts import facts
 from autopar.passes.fold import fold
-from autopar.passes.losses import open_losses, unrounded
+from autopar.passes.losses import open_losses
 from autopar.passes.lower import live
 from autopar.passes.positions import instantiate_rules
 from autopar.passes.randomness import number_draws
 from autopar.passes.unfold import apart
+from autopar.passes.unrounded import unrounded
 
 
 def canonical_graph(graph: Graph, *, rng: str = "exact") -> Graph:
@@ -88,7 +89,7 @@ def as_is(
         raise UsageError(
             "the model returns no loss; pass labels among the example inputs, or loss_fn=(output, target) -> loss"
         )
-    found = live(unrounded(number_draws(graph), loss))
+    found = live(unrounded(number_draws(graph)))
     return settled_model(apart(found) if not shared else found, loss, parameters, settings)
 
 

@@ -183,7 +183,7 @@ class Eliminator:
             if branches > CAP_BRANCHES or laid_out > CAP_NUMBERS:
                 raise LimitReachedError(
                     f"segment {segment.name} is too entangled for exact elimination: {branches} branches or "
-                    f"more of {cap_entries} entries, {laid_out} numbers; offer fewer strategies or hubs"
+                    f"more of {cap_entries} entries, {laid_out} numbers; take a mesh with fewer axes"
                 )
             self.children = tuple(
                 Eliminator(

@@ -82,6 +82,32 @@ def test_a_loss_in_bfloat16_is_added_up_before_it_is_rounded() -> None:
             assert difference < 2e-2, name
 
 
+class Terms(Penalised):
+    """A loss of several terms, each of which the model rounds, beside the terms themselves."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        hidden = torch.tanh(self.inner(x))
+        logits = self.outer(hidden)
+        loss = nn.functional.cross_entropy(logits, labels)
+        other = nn.functional.cross_entropy(logits, labels, label_smoothing=0.1)
+        spread = logits.logsumexp(-1).float().pow(2).mean()
+        return {"loss": (loss + other) / 2 - -(0.1 * spread), "ce": loss, "logged": loss.detach()}
+
+
+def terms(mesh: dict[str, int]) -> dict[str, Any]:
+    torch.manual_seed(0)
+    given = batch(torch.float32)
+    made = autopar.parallelize(
+        Terms(), given, cluster=f"1x{RANKS}xCPU", mesh=mesh, num_microbatches=MICROBATCHES, mixed_precision="bf16"
+    )
+    part = made.shard_inputs(given)
+    found: dict[str, Any] = {"loss": made.train_step(**part)}
+    found["gradients"] = {name: whole(each.grad) for name, each in made.named_parameters() if each.grad is not None}
+    if "pp" not in mesh:
+        found["out"] = {name: whole(each).detach() for name, each in made(**part).items()}
+    return found
+
+
 class Derived(Penalised):
     """Outputs that are not linear in sums over the batch; and one that is. A tensor that its forward makes."""
 
@@ -124,3 +150,22 @@ def test_outputs_that_a_microbatch_cannot_tell_are_refused_and_nothing_else() ->
             elif "pp" not in mesh:
                 assert "output 2 of the model depends on aten.exp.default" in found["forward"]
                 assert found["step"] == 1
+
+
+def test_a_loss_of_several_terms_in_bfloat16_is_not_rounded_either() -> None:
+    torch.manual_seed(0)
+    single = Terms()
+    wanted = single(**batch(torch.float32))
+    wanted["loss"].backward()
+    for mesh in ({"dp": 2}, {"tp": 2}, {"pp": 2}):
+        trained: set[str] = set()
+        for found in run_processes(RANKS, terms, mesh):
+            out = {"loss": found["loss"], **found.get("out", {})}
+            for name, value in out.items():
+                assert value.dtype == torch.float32 and value != value.bfloat16(), name
+                torch.testing.assert_close(value, wanted[name].detach(), rtol=4e-3, atol=0)
+            for name, gradient in found["gradients"].items():
+                exact = single.get_parameter(name).grad
+                assert exact is not None and (gradient - exact).norm() < 2e-2 * exact.norm(), name
+            trained.update(found["gradients"])
+        assert trained == dict(single.named_parameters()).keys()
