@@ -20,6 +20,7 @@ from autopar.passes.fold.gaps import UnfilledError, fill
 from autopar.passes.prepare import as_is, canonical_graph, input_dims, prepare
 from autopar.passes.trace import Traced, trace
 from autopar.room import with_room
+from autopar.runtime.hooks import refuse_hooks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,6 +36,7 @@ def ready(model: nn.Module, example_inputs: Any, arguments: Arguments, **how: bo
     Raises TraceError, UnsupportedError, UsageError.
     """
     start = time.perf_counter()
+    refuse_hooks(model)
     with settled_heap():
         if not how:
             with contextlib.suppress(UnfilledError):

@@ -88,15 +88,13 @@ def common_factors(
     out: tuple[list[Dim], list[Dim]] = ([() for _ in left], [() for _ in right])
     i = j = 0
     while i < len(left) or j < len(right):
-        first_i, first_j = i, j
-        a = b = 1
+        first_i, first_j, a, b = i, j, 1, 1
         while a != b or (a == 1 and (i < len(left) or j < len(right))):
             if (a <= b and i < len(left)) or j >= len(right):
                 a, i = a * left[i], i + 1
             else:
                 b, j = b * right[j], j + 1
-        if a == 0:
-            i, j = len(left), len(right)  # of no elements: what follows need not agree
+        i, j = (i, j) if a else (len(left), len(right))  # of no elements: what follows need not agree
         ends = [_ends(left[first_i:i]), _ends(right[first_j:j])]
         cuts = sorted({e for side in ends for e in side} | {1})
         chain = 0 not in cuts and all(y % x == 0 for x, y in itertools.pairwise(cuts))

@@ -22,6 +22,7 @@ from autopar.runtime.compiled import Compile
 from autopar.runtime.devices import here
 from autopar.runtime.dtensors import as_dtensor
 from autopar.runtime.holders import set_gradient_sync
+from autopar.runtime.hooks import refuse_hooks_on_parts
 from autopar.runtime.modes import Made, Modes, Restore, Running, grad_free
 from autopar.runtime.norm import clip_, grad_norm
 from autopar.runtime.padding import padded
@@ -88,6 +89,7 @@ class ParallelModule(WholeState):
         self._unanimous = Unanimous()
         self._names = names or Names()
         self._evaluations = 0
+        self._checked = set[bool]()  # modes in which nothing was hooked to
         self._gathered = False  # by a forward whose backward may never come
         self.loss_scale = LossScale.of(program, self._here.device)
         self._padding = padding
@@ -296,6 +298,9 @@ class ParallelModule(WholeState):
         """
 
         def checked() -> dict[str, Tensor]:
+            if training not in self._checked:  # hooks are registered before the first step
+                refuse_hooks_on_parts(self)
+                self._checked.add(training)
             given = self._calling.flatten(args, kwargs)
             entries.check(self._inputs, given, whole=False)
             self._modes.prepare(training)

@@ -57,6 +57,12 @@ class Aliases:
         above = self._views[parent]
         self._views[name] = _View(above.cell, type_, name, above.cell.version, parent, step, result)
 
+    def root_of(self, name: str) -> str:
+        """The value whose storage ``name`` shares."""
+        while (view := self._views.get(name)) is not None and view.parent is not None:
+            name = view.parent
+        return name
+
     def written(self, name: str) -> bool:
         return self._views[name].cell.version > 0
 

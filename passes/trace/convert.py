@@ -19,7 +19,7 @@ from autopar.ir.types import Attr, TensorType
 from autopar.passes.trace import delta_rule, experts
 from autopar.passes.trace.aliases import Aliases
 from autopar.passes.trace.arguments import bind
-from autopar.passes.trace.assigns import DETACH, Write, with_assigns
+from autopar.passes.trace.assigns import DETACH, Write, live, with_assigns
 from autopar.passes.trace.chains import middles
 from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
@@ -29,7 +29,7 @@ from autopar.passes.trace.repeats import MARK, REPEAT_ONE, REPEATS, Unrepeatable
 from autopar.passes.trace.replay import regions, standing_for
 from autopar.passes.trace.source import source_of
 from autopar.passes.trace.traced import ParamInfo
-from autopar.passes.trace.writes import is_write, tracks_statistics, written_value
+from autopar.passes.trace.writes import is_write, tracks_statistics, unseen_write, written_value
 
 # What an fx node stands for: a value, nothing, or several of them.
 Bound: TypeAlias = "str | None | tuple[Bound, ...]"
@@ -81,6 +81,7 @@ class Reader:
         self._regions = regions(program.graph_module) if repeated else {}
         self._places: dict[str, list[fx.Node]] = {}  # by parameter or buffer, its placeholders
         self._renamed: list[tuple[Instance, Instance]] = []
+        self._unseen: frozenset[str] = frozenset()  # values from outside of a region without gradients
         self._aliases: Aliases | None = None
         every = (node for module in self._module.modules() for node in module.graph.nodes)
         if any(is_write(node) or tracks_statistics(node) for node in every):
@@ -116,7 +117,7 @@ class Reader:
         outputs = tuple(self._current(name) for name in returned if isinstance(name, str))
         updates = self._updates()
         nodes, outputs = with_assigns(self.nodes, outputs, loss, tuple(updates.values()), self._learns)
-        return Graph(name="main", nodes=_live(nodes, list(outputs)), outputs=outputs), tuple(updates)
+        return Graph(name="main", nodes=live(nodes, list(outputs)), outputs=outputs), tuple(updates)
 
     def emit(
         self,
@@ -242,6 +243,8 @@ class Reader:
         name = _OURS.get(str(target), str(target))
         if name.startswith(_NO_EFFECT):
             return None
+        if name == "aten.detach_.default" and self._lookup(node.args[0]) in self._learns:  # type: ignore[arg-type]
+            raise unseen_write("detach_()", source)
         if name in _TRANSPARENT or (name.split(".")[1] in _SAME_TENSOR and _gives_itself(node)):
             return self._env[node.args[0]]  # type: ignore[index]
         if communicates(name):
@@ -249,6 +252,8 @@ class Reader:
         if is_write(node):
             return self._write(node, target, source)
         operands, attrs = bind(node, target, self._lookup, source or name)
+        if target._opname in ("embedding", "embedding_bag"):
+            attrs.pop("sparse", None)  # of the gradient, which is the same but for how it is held
         val: Any = node.meta.get("val")
         several = isinstance(val, (list, tuple))
         vals: list[Any] = [item for item in val if item is not None] if several else [val]
@@ -291,7 +296,9 @@ class Reader:
         for place, given in zip(places, args, strict=True):
             assert isinstance(given, fx.Node)
             self._env[place] = self._env[given]
+        before, self._unseen = self._unseen, self._unseen if enabled or self._unseen else frozenset(self._types)
         results = self._body(inner)
+        self._unseen = before
         return results if enabled else tuple(self._detached(name, source) for name in results)
 
     def _detached(self, name: Bound, source: str) -> Bound:
@@ -342,6 +349,10 @@ class Reader:
         value = written_value(node, op, self._lookup, self.emit, source)
         name = self._env[node.args[0]]  # type: ignore[index]
         assert isinstance(name, str)
+        root, learned = self._aliases.root_of(name), self._current(name) in self._learns
+        seen = root in self._slots.values() or (learned and root not in self._unseen)  # others are refused as such
+        if not seen and self._current(root) in self._learns:
+            raise unseen_write(str(op), source)
         self._aliases.write(name, value, source)
         return name
 
@@ -384,14 +395,3 @@ def _gives_itself(node: fx.Node) -> bool:
         and (made.dtype, made.shape, made.stride()) == (given.dtype, given.shape, given.stride())
         and made.storage_offset() == given.storage_offset()
     )
-
-
-def _live(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:
-    """The nodes that an output needs, and every input."""
-    needed = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if node.target == "input" or any(value.name in needed for value in node.results):
-            needed.update(node.uses())
-            kept.append(node)
-    return tuple(reversed(kept))

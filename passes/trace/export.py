@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from torch.nn.modules import transformer
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.communication import failed_call, no_collectives, refusal
+from autopar.passes.trace.counters import changed, numbers
 from autopar.passes.trace.failure import placed, trace_error
+from autopar.passes.trace.hooks import no_hooks
 from autopar.passes.trace.inference import inference_without_gradients
 from autopar.passes.trace.layerdrop import kept_layers
 from autopar.passes.trace.repeats import Repeats, UnrepeatableError
@@ -36,10 +39,12 @@ PREFIX = "model."
 
 @dataclass
 class Returned:
-    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss."""
+    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss; and the numbers that it
+    changed."""
 
     spec: Structure | None = None
     loss: int | None = None
+    changed: tuple[str, ...] = ()
 
 
 class FlatModel(nn.Module):
@@ -55,7 +60,8 @@ class FlatModel(nn.Module):
         self.model = model
         self.training = model.training
         self._in_spec = in_spec
-        self._loss_fn = loss_fn
+        # one that is a module is none of the model's: its tensors are constants
+        self._loss_fn = None if loss_fn is None else partial(_called, loss_fn)
         self.returned = Returned()
         self.repeats: Repeats | None = None
 
@@ -66,6 +72,7 @@ class FlatModel(nn.Module):
             return self._run(args, kwargs)
 
     def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        before = numbers(self.model)
         if self._loss_fn is None:
             out = self.model(*args, **kwargs)
             flat, self.returned.spec = Structure.of(out)
@@ -76,7 +83,13 @@ class FlatModel(nn.Module):
             loss = self._loss_fn(out, target)
             flat, self.returned.spec = Structure.of((loss, out))
             self.returned.loss = 0
+        self.returned.spec.refuse_hidden()
+        self.returned.changed = changed(before, numbers(self.model))
         return tuple(flat)
+
+
+def _called(loss_fn: Loss, output: Any, target: Any) -> Any:
+    return loss_fn(output, target)
 
 
 def find_loss(output: Any, flat: Sequence[torch.Tensor]) -> int | None:
@@ -98,7 +111,7 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
     """
     with (
         torch.enable_grad(), _quiet(), _no_custom_functions(), no_collectives(), _masks_not_inspected(),
-        batch_norms_of_one_device(), inference_without_gradients(), _no_code_of_graphs(),
+        batch_norms_of_one_device(), inference_without_gradients(), no_hooks(), _no_code_of_graphs(),
         kept_layers(flat_model.model),
     ):  # fmt: skip
         if flat_model.repeats is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree  # the registry of containers that torch.export uses
 
-from autopar.ir.errors import UsageError
+from autopar.ir.errors import UnsupportedError, UsageError
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,16 @@ class Structure:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         statics = tuple(cls.TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         return tensors, cls(spec, statics)
+
+    def refuse_hidden(self) -> None:
+        """Raise UnsupportedError for an object that holds tensors and is not known how to be taken apart."""
+        for static in self.statics:
+            if dataclasses.is_dataclass(static) and any(isinstance(v, torch.Tensor) for v in vars(static).values()):
+                name = type(static).__qualname__
+                raise UnsupportedError(
+                    f"the model returns a {name}, a dataclass that torch does not know: call "
+                    f"torch.export.register_dataclass({name}) once before, or return a dict"
+                )
 
     def unflatten(self, tensors: Iterable[Any]) -> Any:
         """The tree with ``tensors`` in place of its own."""

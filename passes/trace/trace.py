@@ -18,12 +18,14 @@ from autopar.passes.trace.communication import refuse_distributed
 from autopar.passes.trace.complexes import refuse_complex
 from autopar.passes.trace.composite import write_out
 from autopar.passes.trace.convert import Reader, is_read
+from autopar.passes.trace.counters import warn_of
 from autopar.passes.trace.delta_rule import delta_rules_as_one
 from autopar.passes.trace.experts import experts_as_one
 from autopar.passes.trace.experts_apart import experts_stacked
 from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
 from autopar.passes.trace.repeats import Repeats, UnrepeatableError
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
+from autopar.passes.trace.strays import refuse_strays
 from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.traced import Traced
 
@@ -59,6 +61,7 @@ def trace(
     called = calling(model, args, kwargs, target=loss_fn is not None)
     input_names = tuple(name for entry in called.entries.values() for name in entry.inputs)
     refuse_cumulative_averages(model)
+    refuse_strays(model, loss_fn)
     stand_ins = StandIns(_HALF[mixed_precision])
     parameters = describe_parameters(model, stand_ins)
     fakes = [stand_ins.of(tensor.detach(), lower=True) for tensor in tensors]
@@ -90,6 +93,7 @@ def trace(
     refuse_complex(graph)
     returned = flat_model.returned
     assert returned.spec is not None
+    warn_of(returned.changed)
     return Traced(
         graph=graph,
         parameters=parameters,

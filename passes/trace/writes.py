@@ -34,6 +34,14 @@ def tracks_statistics(node: fx.Node) -> bool:
     return bool(training) and isinstance(mean, fx.Node) and isinstance(variance, fx.Node)
 
 
+def unseen_write(op: str, source: str) -> UnsupportedError:
+    """Of a write that autograd does not see, to a tensor that has a gradient, which stays as it was."""
+    return UnsupportedError(
+        f"{op} writes to a tensor that has a gradient where autograd does not see it, under no_grad or through detach "
+        f"({source}); write x = x + (new - x).detach(), which means the same, or x = x.detach() for x.detach_()"
+    )
+
+
 def written_value(node: fx.Node, op: torch._ops.OpOverload, lookup: Lookup, emit: Emit, source: str) -> str:
     """The value that the first argument of ``node`` holds after it; UnsupportedError if that is unknown."""
     written = [argument.name for argument in op._schema.arguments if argument.is_write]
