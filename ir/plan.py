@@ -23,6 +23,7 @@ from pydantic import (
 
 from autopar.ir.errors import FileFormatError, MismatchError
 from autopar.ir.plan_origin import Asked, Origin, Record
+from autopar.ir.plan_whole import disagreements
 
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 64 * 2**20
@@ -303,7 +304,7 @@ class Plan(Record):
     def from_bytes(cls, data: bytes, *, where: str = "plan") -> Plan:
         """Parse, check the schema, and check the hash against the content."""
         try:
-            raw = json.loads(data, parse_constant=_refuse_constant)
+            raw = json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_without_twice)
         except (ValueError, RecursionError) as error:
             raise FileFormatError(f"{where}: not a JSON document: {error}") from None
         if _depth(raw) > MAX_DEPTH:
@@ -319,6 +320,8 @@ class Plan(Record):
                 f"{where}: plan_sha256 is {plan.plan_sha256[:12] or 'missing'}, the content hashes to "
                 f"{plan.sha256[:12]}: the file was changed after it was written; make the plan again"
             )
+        for why in disagreements(plan):
+            raise FileFormatError(f"{where}: {why}; make the plan again")
         return plan
 
     @property
@@ -369,6 +372,13 @@ def content_sha256(data: dict[str, Any]) -> str:
     rest = {key: value for key, value in data.items() if key != "plan_sha256"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
 
 
 def _refuse_constant(name: str) -> float:

@@ -75,6 +75,34 @@ def test_a_cluster_that_is_none_is_refused(cli, tmp_path, command):
     assert cli(command, path).code == 6
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lower_bound_s": 1e6}, "lower_bound_s 1000000.0 is above objective_s"),
+        ({"world_size": 5}, "devices, world_size is 5"),
+        ({"axes": ("zz",)}, "axes ['zz'] are not those of mesh"),
+        ({"zero": {"block0": 9}}, "zero of block0 is 9: levels are 0 to 3"),
+        ({"placements": {"x": {"zz": "R"}}}, "placements of x name the axis zz, which mesh"),
+        ({"schedule": "OTHER"}, "schedule"),
+    ],
+)
+def test_a_plan_whose_parts_disagree_is_refused_though_its_hash_is_right(cli, tmp_path, change, message):
+    path, plan = tmp_path / "plan.json", example_plan()
+    if "schedule" in change:
+        change = {"schedule": "1f1b" if plan.schedule is None else None}
+    plan.model_copy(update=change).save(path)
+    result = cli("validate", path)
+    assert (result.code, result.out) == (6, "")
+    assert message in result.err
+
+
+def test_a_key_that_is_given_twice_is_refused(cli, saved):
+    saved.write_text(saved.read_text().replace("{", '{"schema_version": 1,', 1))
+    result = cli("validate", saved)
+    assert result.code == 6
+    assert "a key is given twice" in result.err
+
+
 @pytest.mark.parametrize("command", ["show", "validate"])
 def test_a_missing_file_is_a_file_error(cli, tmp_path, command):
     result = cli(command, tmp_path / "absent.json")
