@@ -21,7 +21,6 @@ from torch.nn.modules import transformer
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.communication import failed_call, no_collectives, refusal
-from autopar.passes.trace.counters import changed, numbers
 from autopar.passes.trace.failure import placed, trace_error
 from autopar.passes.trace.hooks import no_hooks
 from autopar.passes.trace.inference import inference_without_gradients
@@ -39,12 +38,10 @@ PREFIX = "model."
 
 @dataclass
 class Returned:
-    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss; and the numbers that it
-    changed."""
+    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss."""
 
     spec: Structure | None = None
     loss: int | None = None
-    changed: tuple[str, ...] = ()
 
 
 class FlatModel(nn.Module):
@@ -72,7 +69,6 @@ class FlatModel(nn.Module):
             return self._run(args, kwargs)
 
     def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        before = numbers(self.model)
         if self._loss_fn is None:
             out = self.model(*args, **kwargs)
             flat, self.returned.spec = Structure.of(out)
@@ -84,7 +80,6 @@ class FlatModel(nn.Module):
             flat, self.returned.spec = Structure.of((loss, out))
             self.returned.loss = 0
         self.returned.spec.refuse_hidden()
-        self.returned.changed = changed(before, numbers(self.model))
         return tuple(flat)
 
 

@@ -18,7 +18,6 @@ from autopar.passes.trace.communication import refuse_distributed
 from autopar.passes.trace.complexes import refuse_complex
 from autopar.passes.trace.composite import write_out
 from autopar.passes.trace.convert import Reader, is_read
-from autopar.passes.trace.counters import warn_of
 from autopar.passes.trace.delta_rule import delta_rules_as_one
 from autopar.passes.trace.experts import experts_as_one
 from autopar.passes.trace.experts_apart import experts_stacked
@@ -93,7 +92,6 @@ def trace(
     refuse_complex(graph)
     returned = flat_model.returned
     assert returned.spec is not None
-    warn_of(returned.changed)
     return Traced(
         graph=graph,
         parameters=parameters,

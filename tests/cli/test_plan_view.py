@@ -56,7 +56,7 @@ def test_the_head_says_what_it_costs_and_how_good_it_is(shown):
 
 
 def test_unequal_shares_are_told_by_rank(shown):
-    text = lines(shown(mesh={"dp": 8}, axes=["dp"], shares={"dp": [5] * 4 + [3] * 4}))
+    text = lines(shown(mesh={"dp": 8}, axes=["dp"], shares={"dp": [5] * 4 + [3] * 4}, placements={}, storage={}))
     assert "microbatches 4 on average: 4 ranks 5, 4 ranks 3" in text
 
 
@@ -182,7 +182,7 @@ def test_a_recipe_that_does_not_exist_is_refused():
 
 
 def test_one_device_needs_no_mesh_and_sends_nothing(shown):
-    text = shown(on="1x1xCPU", mesh={}, collectives=[], islands=[])
+    text = shown(on="1x1xCPU", mesh={}, axes=[], placements={}, storage={}, collectives=[], islands=[])
     assert "one device" in text
     assert "Collectives" not in text
     assert "Islands" not in text

@@ -124,7 +124,7 @@ def test_a_plan_for_several_nodes_asks_for_torchruns_options(cli, started, scrip
 
 def test_two_processes_really_run(script, saved, tmp_path):
     path = tmp_path / "two.json"
-    example_plan(on="1x2xCPU").save(path)
+    example_plan(on="1x2xCPU", mesh={"dp": 2, "tp": 1}).save(path)
     command = [sys.executable, "-m", "autopar", "run", "--plan", str(path), str(script), "--lr", "3"]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert sorted(run.stdout.splitlines()) == [f"{rank} {path} 1 2 --lr 3" for rank in range(2)]

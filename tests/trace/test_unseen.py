@@ -155,23 +155,6 @@ def test_an_object_that_hides_its_tensors_is_named() -> None:
         trace(Returning(), INPUTS)
 
 
-class Counting(Net):
-    calls = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(x) * min(1.0, self.calls / 3)  # type: ignore[no-any-return]
-
-
-def test_a_number_that_the_forward_changes_is_named() -> None:
-    with pytest.warns(UserWarning, match="the forward changes calls"):
-        trace(Counting(), INPUTS)
-
-
 class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
