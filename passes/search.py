@@ -89,11 +89,8 @@ class _Search:
         """Whether a candidate may be better by so much that finding out now saves work on others."""
         return self.standing.best is None or candidate.rank[0] * DIVE < self.standing.best_ns
 
-    def _overdue(self) -> bool:
-        return time.monotonic() - self.started > self.standing.limits.time_limit_s
-
     def _late(self) -> bool:
-        """Whether to leave even what is at hand."""
+        """Whether the time is up; a search without a plan has a grace."""
         grace_s = GRACE_S if self.standing.best is None and not self.quick else 0.0
         return time.monotonic() - self.started > self.standing.limits.time_limit_s + grace_s
 
@@ -249,7 +246,7 @@ class _Search:
         for candidate in map(self._left, self.explore(candidates)):
             self.standing.done(candidate, candidate.step_bound_ns)
         if self.complete and not self.quick:
-            self.pipelines.prove(self._overdue)
+            self.pipelines.prove(self._late)
 
     def _left(self, candidate: Candidate) -> Candidate:
         """A candidate that time did not suffice for, with the bounds that all meshes share."""
@@ -268,11 +265,10 @@ class _Search:
         while waiting:
             candidate = waiting[0][2]
             self._tell(candidate, len(waiting))
-            overdue = self._overdue()
             if self.hopeless and self.standing.closest is not None:
                 break
             enough = self.standing.best is not None and candidate.rank[0] >= self.standing.best_ns
-            if enough or (overdue and (self.standing.best is not None or self.quick)) or self._late():
+            if enough or self._late():
                 self.complete = self.complete and enough
                 break
             if self.quick and self.idle >= PATIENCE:

@@ -25,7 +25,10 @@ def unrounded(graph: Graph) -> Graph:
     """
     found = _Finer(graph)
     outputs = tuple(map(found.of, graph.outputs))
-    nodes = [each for node in graph.nodes for each in (node, *found.made.get(node.results[0].name, ()))]
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        finer = found.made.get(node.results[0].name)
+        nodes += [node] if finer is None else [node, finer]
     return replace(graph, nodes=tuple(nodes), outputs=outputs)
 
 
@@ -36,7 +39,7 @@ class _Finer:
 
     graph: Graph
     names: dict[str, str] = field(default_factory=dict)
-    made: dict[str, list[Node]] = field(default_factory=dict)
+    made: dict[str, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.producers, self.values = self.graph.producers(), self.graph.values()
@@ -60,7 +63,7 @@ class _Finer:
         dtype = own.dtype if node.target == CAST else widest
         made = Value(f"{name}_unrounded", replace(own, dtype=dtype))
         self.values[made.name] = made
-        self.made[name] = [replace(renamed(node, finer), results=(made,))]
+        self.made[name] = replace(renamed(node, finer), results=(made,))
         return made.name
 
     def _is_number(self, name: str) -> bool:
