@@ -17,10 +17,12 @@ MOST_AXES = 3  # with ep; 2 without
 # One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
 # split classifier. Its name binds it to nothing.
 MIXED_AXIS = "mix"
+APART = 3  # numbers of microbatches that are no powers of two
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    return tuple(d for d in range(1, number + 1) if number % d == 0)
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return (*small, *(number // d for d in reversed(small) if d * d < number))
 
 
 def searched_meshes(world_size: int, batch: int, sequence: int | None, experts: int = 1) -> Iterator[Mesh]:
@@ -153,10 +155,15 @@ def _unfit(mesh: Mesh, batch: int | None, sequence: int | None, microbatches: in
     return ""
 
 
-def microbatch_counts(batch: int, data_parallel: int) -> tuple[int, ...]:
-    """Powers of two that divide one device's batch."""
+def microbatch_counts(batch: int, data_parallel: int, multiple: int = 1) -> tuple[int, ...]:
+    """Divisors of one device's batch that are divisible by ``multiple``, if any are: powers of two, and of larger ones
+    so few that each is ``APART`` times the one before, the last of one sample each.
+    """
     local = batch // data_parallel if batch % data_parallel == 0 else 1
-    counts = [1]
-    while local % (2 * counts[-1]) == 0:
-        counts.append(2 * counts[-1])
-    return tuple(counts)
+    multiple = multiple if local % multiple == 0 else 1
+    counts: list[int] = []
+    for part in divisors(whole := local // multiple):
+        double = not counts or part == 2 * counts[-1]
+        if double or part >= APART * counts[-1] or part == whole:
+            counts.append(part)
+    return tuple(multiple * part for part in counts)

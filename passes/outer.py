@@ -28,7 +28,7 @@ from autopar.passes.candidates import (
     with_pipeline,
 )
 from autopar.passes.found import UNREACHABLE_NS, Limits
-from autopar.passes.pipelining import Shape, shapes
+from autopar.passes.pipelining import Shape, rounds_of, shapes
 
 # Axes bound to the batch or to parameters make plans that are easier to read: one that is bound to nothing must be
 # faster by this factor. What it could have gained counts in the gap.
@@ -123,7 +123,9 @@ def outer_candidates(
     for places in pipeline_places(pinned, world_size, layers):
         for mesh in _meshes(limits, world_size, places, batch, sequence, experts, cluster):
             counts = (
-                microbatch_counts(batch or 1, data_parallel(mesh) * mesh.size(MIXED_AXIS))
+                microbatch_counts(
+                    batch or 1, data_parallel(mesh) * mesh.size(MIXED_AXIS), rounds_of(limits.schedule, places)
+                )
                 if limits.microbatches is None
                 else (limits.microbatches,)
             )

@@ -79,6 +79,11 @@ class Shape:
         return math.ceil(sum(map(self.live, range(self.stages))) / self.stages)
 
 
+def rounds_of(schedule: str | None, places: int) -> int:
+    """What must divide the number of microbatches under a schedule; 1F1B if none is named."""
+    return places if schedule in LOOPED else 1
+
+
 def shapes(
     schedule: str | None, places: int, counts: Sequence[int], *, strict: bool, equal: bool = False
 ) -> list[Shape]:
@@ -90,7 +95,7 @@ def shapes(
     loops = LOOPS if chosen in LOOPED else 1
     found = [
         Shape(schedule=chosen, places=places, loops=loops, microbatches=count, equal=equal) for count in counts
-        if count >= places and (loops == 1 or count % places == 0)
+        if count >= places and count % rounds_of(chosen, places) == 0
     ]  # fmt: skip
     if not found and strict:
         need = f"a multiple of {places}" if loops > 1 else f"{places} or more"

@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from autopar.ir.mesh import Mesh
+from autopar.passes.candidates import microbatch_counts
+from autopar.passes.extents import extents
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate, Rung
@@ -43,6 +45,11 @@ class PooledBounds:
         """What one device that does everything holds, if nothing is done to hold less; of one microbatch."""
         encoded = self.bounds.encode(self.bounds.alone("dp", 1), None, ample=True, alone=True)
         return 0 if encoded is None else solve(encoded[0].problem, memory_bytes=UNLIMITED_BYTES, effort=0).bytes
+
+    @cached_property
+    def ladder(self) -> tuple[int, ...]:
+        """Numbers of microbatches that may be worked out, whoever asks for them."""
+        return microbatch_counts(extents(self.bounds.model)[0] or 1, 1)
 
     def by_count(self, candidate: Candidate) -> list[Candidate]:
         """The candidate without numbers of microbatches that are surely slow for want of memory, and each of those."""
@@ -131,13 +138,16 @@ class PooledBounds:
 
         Of one device those between are worked out first, the fewest first, since many candidates ask for them.
         """
-        fewer = [count >> by for by in range(1, (count & -count).bit_length())]
-        nearest = next((n for n in fewer if (axis, size, n, inner) in self.known), count)
-        while nearest < count and (key := (axis, size, nearest, inner)) not in self.ample:
-            nearest = 2 * nearest if size == 1 else count
-            if nearest < count:
-                self._pooled_ns(axis, size, nearest, inner=inner)
-        return key if nearest < count else None
+        fewer = [n for n in self.ladder if n < count]
+        known = [at for at, n in enumerate(fewer) if (axis, size, n, inner) in self.known]
+        for n in fewer[known[-1] :] if known else ():
+            key = axis, size, n, inner
+            if size > 1 and key not in self.known:
+                return None
+            self._pooled_ns(axis, size, n, inner=inner)
+            if key in self.ample:
+                return key
+        return None
 
     def _solved(self, axis: str, size: int, count: int, inner: bool) -> Answer | None:
         one = replace(self.bounds.alone(axis, size), count=count)

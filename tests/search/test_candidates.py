@@ -40,9 +40,18 @@ def test_a_mesh_that_cannot_be_is_refused_with_the_reason(pinned: dict[str, int]
         list(pinned_meshes(pinned, 8))
 
 
-def test_microbatches_are_powers_of_two_that_divide_a_devices_batch() -> None:
-    assert microbatch_counts(24, 2) == (1, 2, 4)
-    assert microbatch_counts(3, 1) == (1,)
+@pytest.mark.parametrize(
+    ("batch", "devices", "multiple", "counts"),
+    [
+        (32, 2, 1, (1, 2, 4, 8, 16)), (24, 2, 1, (1, 2, 4, 12)), (105, 1, 1, (1, 3, 15, 105)),
+        (60, 2, 1, (1, 2, 6, 30)), (3, 1, 1, (1, 3)),
+        (7, 2, 1, (1,)), (24, 1, 3, (3, 6, 12, 24)), (16, 1, 3, (1, 2, 4, 8, 16)),
+    ],
+)  # fmt: skip
+def test_microbatches_divide_a_devices_batch_powers_of_two_and_few_more(
+    batch: int, devices: int, multiple: int, counts: tuple[int, ...]
+) -> None:
+    assert microbatch_counts(batch, devices, multiple) == counts
 
 
 @pytest.mark.parametrize(

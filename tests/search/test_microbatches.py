@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 import autopar
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.build import build
+from tests.search.test_free_pipelines import Wide
 
 
 class Normed(nn.Module):
@@ -40,3 +42,15 @@ def test_a_number_of_microbatches_is_refused_on_one_mesh_and_one_device(monkeypa
     assert all(times <= 2 for count, times in tried.items() if count > 1)
     with pytest.raises(UnsupportedError, match="changes the buffer norm"):
         autopar.plan(Normed(), batch, cluster="1x8xH100-SXM", num_microbatches=2)
+
+
+def test_a_pipeline_is_given_a_batch_that_no_power_of_two_divides() -> None:
+    plan = autopar.plan(Wide(6), (torch.zeros(9, 64),), cluster="1x3xH100-SXM", mesh={"pp": 3})
+    assert plan.num_microbatches in (3, 9)
+
+
+def test_memory_that_takes_a_third_of_an_odd_batch_is_enough() -> None:
+    plan = partial(autopar.plan, Wide(6), (torch.zeros(9, 4096, 64),), cluster="1x3xH100-SXM", mesh={"dp": 3})
+    whole, part = (max(plan(num_microbatches=count, recompute="full").memory.peak_bytes) for count in (1, 3))
+    assert part < whole
+    assert plan(memory_budget=f"{(part + whole) // 2000}KB").num_microbatches == 3
