@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.modules import transformer
 
 from autopar.ir.errors import UnsupportedError
+from autopar.passes.trace.again import seeded, watched
 from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.communication import failed_call, no_collectives, refusal
 from autopar.passes.trace.failure import placed, trace_error
@@ -38,10 +39,11 @@ PREFIX = "model."
 
 @dataclass
 class Returned:
-    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss."""
+    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss; what it left changed."""
 
     spec: Structure | None = None
     loss: int | None = None
+    left: dict[str, None] = field(default_factory=dict)
 
 
 class FlatModel(nn.Module):
@@ -61,12 +63,18 @@ class FlatModel(nn.Module):
         self._loss_fn = None if loss_fn is None else partial(_called, loss_fn)
         self.returned = Returned()
         self.repeats: Repeats | None = None
+        self.twice = False  # whether the model is called a second time, for results of both calls
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        args, kwargs = self._in_spec.unflatten(tensors)
         repeats = contextlib.nullcontext() if self.repeats is None else self.repeats.tracing()
-        with replaced_buffers_written(self.model), repeats:
-            return self._run(args, kwargs)
+        if not self.twice:
+            with replaced_buffers_written(self.model), repeats, watched(self.model, self.returned.left):
+                return self._run(*self._in_spec.unflatten(tensors))
+        results: tuple[torch.Tensor, ...] = ()
+        for low in (True, False):
+            with replaced_buffers_written(self.model), seeded(low):
+                results += self._run(*self._in_spec.unflatten(tensors))
+        return results
 
     def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         if self._loss_fn is None:

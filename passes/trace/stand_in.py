@@ -6,6 +6,7 @@ is real or on meta. All of them are on one device, whatever the model's own devi
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -82,8 +83,8 @@ def describe_parameters(model: nn.Module, stand_ins: StandIns) -> tuple[ParamInf
 def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
     """Inside, every tensor of the model is a fake and caches are off; afterwards all is as before.
 
-    That holds for the containers that modules have as attributes too: a forward may fill them, and torch.export puts
-    copies in their places, so that two modules would no longer share what they shared.
+    That holds for what modules have as attributes and hooks too, and for containers there: a forward may add some or
+    fill them, and torch.export puts copies in their places, so that two modules would no longer share what they shared.
     """
     undo: list[tuple[Any, str, Any]] = []
     fakes: dict[int, torch.Tensor] = {}
@@ -119,16 +120,19 @@ def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
 
 
 class _Held:
-    """The containers among a module's attributes, and what was in them."""
+    """A module's attributes, its hooks too, and what was in the containers among them."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
-        self._attributes = attributes
-        self._before = [
-            (name, value, type(value)(value)) for name, value in attributes.items() if type(value) in (list, dict, set)
-        ]
+        self._attributes, self._before = attributes, dict(attributes)
+        self._contents = [
+            (value, type(value)(value)) for value in attributes.values()
+            if type(value) in (list, dict, set, OrderedDict)
+        ]  # fmt: skip
 
     def put_back(self) -> None:
-        for name, value, contents in self._before:
-            self._attributes[name] = value
+        for name in [name for name in self._attributes if name not in self._before]:
+            del self._attributes[name]
+        self._attributes.update(self._before)
+        for value, contents in self._contents:
             value.clear()
             value.extend(contents) if isinstance(value, list) else value.update(contents)

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from autopar.ir.errors import UnsupportedError, UsageError
 from autopar.ir.graph import Graph
 from autopar.ir.optable import TABLE
 from autopar.passes.canonicalize import RULES
+from autopar.passes.trace.again import refuse_unsteady
 from autopar.passes.trace.buffers import refuse_cumulative_averages
 from autopar.passes.trace.calling import calling
 from autopar.passes.trace.communication import refuse_distributed
@@ -21,7 +23,7 @@ from autopar.passes.trace.convert import Reader, is_read
 from autopar.passes.trace.delta_rule import delta_rules_as_one
 from autopar.passes.trace.experts import experts_as_one
 from autopar.passes.trace.experts_apart import experts_stacked
-from autopar.passes.trace.export import PREFIX, FlatModel, Loss, export
+from autopar.passes.trace.export import PREFIX, FlatModel, Loss, Returned, export
 from autopar.passes.trace.repeats import Repeats, UnrepeatableError
 from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
 from autopar.passes.trace.strays import refuse_strays
@@ -67,10 +69,13 @@ def trace(
     flat_model = FlatModel(model, in_spec, loss_fn)
     canonical = {fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
 
-    def read(repeats: Repeats | None) -> tuple[Reader, Graph, tuple[str, ...]]:
-        flat_model.repeats = repeats
+    def exported(repeats: Repeats | None, *, twice: bool = False) -> ExportedProgram:
+        flat_model.repeats, flat_model.twice, flat_model.returned = repeats, twice, Returned()
         with experts_as_one(model), experts_stacked(model), delta_rules_as_one(model), standing_in(model, stand_ins):
-            program = export(flat_model, fakes)
+            return export(flat_model, fakes)
+
+    def read(repeats: Repeats | None) -> tuple[Reader, Graph, tuple[str, ...]]:
+        program = exported(repeats)
         write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
         names = {PREFIX + name: fqn for name, fqn in canonical.items()}
         calls = () if repeats is None else repeats.calls
@@ -91,6 +96,7 @@ def trace(
         reader, graph, updates = read(None)
     refuse_complex(graph)
     returned = flat_model.returned
+    refuse_unsteady(returned.left, lambda: exported(None, twice=True))
     assert returned.spec is not None
     return Traced(
         graph=graph,

@@ -1,0 +1,128 @@
+"""What a forward leaves for its next call is refused where results depend on it, and only there."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from autopar.errors import UnsupportedError
+from autopar.passes.trace import trace
+
+X = torch.zeros(4, 8)
+
+
+class Kept(nn.Module):
+    """``way``: what its forward does with what stays on the module."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.inner = way, Inner()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.inner(x) * getattr(self.inner, self.way)(x)).square().mean()  # type: ignore[no-any-return]
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.calls, self.shift, self.last = 0, 3, torch.ones(8)
+        self.state: Tensor | None = None
+        self.cached: Tensor | None = None
+        self.table: dict[str, Tensor] = {}
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Any:
+        return self.linear(x)
+
+    def count(self, x: Tensor) -> float:
+        self.calls += 1
+        return 1 / self.calls
+
+    def carry(self, x: Tensor) -> Tensor:
+        before = torch.ones(8) if self.state is None else self.state
+        self.state = self.linear(x).detach().mean(0)
+        return before
+
+    def replace(self, x: Tensor) -> Tensor:
+        before, self.last = self.last, self.linear(x).detach().mean(0)
+        return before
+
+    def remember(self, x: Tensor) -> int:
+        self.seen.append(x)
+        return len(self.seen)
+
+    def draw(self, x: Tensor) -> float:
+        return random.random()
+
+    def leave_out(self, x: Tensor) -> float:
+        return 0.0 if np.random.rand() < 0.1 else 1.0
+
+    def only_count(self, x: Tensor) -> float:
+        self.calls += 1
+        return 1.0
+
+    def set_alike(self, x: Tensor) -> int:
+        if len(x) <= 4:
+            self.shift = 0
+        return 1 + self.shift
+
+    def show(self, x: Tensor) -> float:
+        self.state = self.linear(x)
+        self.seen.append(x)
+        return 1.0
+
+    def cache(self, x: Tensor) -> Tensor:
+        if self.cached is None:
+            self.cached = torch.arange(8.0).cos()
+        if "sin" not in self.table:
+            self.table["sin"] = torch.arange(8.0).sin()
+        return self.cached + self.table["sin"]
+
+    def make(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "made"):
+            self.made = torch.arange(8.0).cos()
+        return self.made
+
+    def never_left_out(self, x: Tensor) -> float:
+        return 0.0 if random.uniform(0, 1) < 0.0 else 1.0
+
+
+@pytest.mark.parametrize(
+    ("way", "named"),
+    [
+        ("count", r"changes inner\.calls,"), ("carry", r"changes inner\.state,"), ("replace", r"changes inner\.last,"),
+        ("remember", r"changes inner\.seen,"), ("draw", "draws random numbers"), ("leave_out", "draws random numbers"),
+    ],
+)  # fmt: skip
+def test_results_that_depend_on_earlier_calls_are_refused(way: str, named: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"the forward {named}.* in every step"):
+        trace(Kept(way), (X,))
+
+
+@pytest.mark.parametrize("way", ["only_count", "set_alike", "show", "cache", "make", "never_left_out"])
+def test_what_results_do_not_depend_on_is_traced_and_put_back(way: str) -> None:
+    model = Kept(way)
+    before = {name: repr(value) for name, value in vars(model.inner).items()}
+    state = random.getstate()
+    first = trace(model, (X,))
+    assert {name: repr(value) for name, value in vars(model.inner).items()} == before
+    assert random.getstate() == state
+    assert trace(model, (X,)).graph == first.graph
+    assert torch.isfinite(model(torch.randn(4, 8)))
+
+
+def test_numbers_that_a_window_attention_sets_in_each_call_are_no_state() -> None:
+    config = transformers.SwinConfig(
+        window_size=8, image_size=32, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 2]
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.SwinForImageClassification(config)
+    labels = torch.zeros(2, dtype=torch.int64)
+    trace(model, {"pixel_values": torch.zeros(2, 3, 32, 32), "labels": labels})
