@@ -23,6 +23,7 @@ from autopar.passes.found import UNLIMITED_BYTES, Found, Limits
 from autopar.passes.helper import BusyError, Helper, Told
 from autopar.passes.recipes import RECIPES
 from autopar.passes.search import search
+from autopar.passes.shortfall import told_apart
 
 # Why a recipe may have no plan.
 NONE_FOUND = (InfeasibleError, LimitReachedError, UnsupportedError)
@@ -120,7 +121,7 @@ def _why(error: AutoparError) -> str:
     if isinstance(needed, int) and isinstance(budget, int):
         if needed <= budget:  # of a pipeline it is the mean of its places
             return f"no cut into stages that was tried leaves each within {budget / 1e9:.4g} GB"
-        return f"needs {needed / 1e9:.4g} GB on each device, {budget / 1e9:.4g} GB may be used"
+        return f"needs {told_apart(needed, budget)}"
     return str(error.details.get("why", str(error).splitlines()[0]))
 
 

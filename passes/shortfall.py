@@ -36,7 +36,7 @@ def shortfall(
     mesh, count = closest.candidate.full, closest.candidate.count
     largest = [*_parameters(model, placed, program), *_values(program)]
     lines = [
-        f"every plan searched needs more than {needed / 1e9:.4g} GB on each device, {budget / 1e9:.4g} GB may be used.",
+        f"every plan searched needs more than {told_apart(needed, budget)}.",
         f"closest: mesh({mesh}) with {count} microbatch(es) at {closest.bytes / 1e9:.4g} GB, of which",
         *(f"- {size / 1e9:.4g} GB {what}" for what, size in largest),
     ]
@@ -47,6 +47,13 @@ def shortfall(
             "fits_bytes": closest.bytes, "largest": dict(largest),
         },
     )  # fmt: skip
+
+
+def told_apart(needed: int, budget: int) -> str:
+    """Both in GB, in so many digits that they differ."""
+    texts = ((f"{needed / 1e9:.{digits}g}", f"{budget / 1e9:.{digits}g}") for digits in range(4, 18))
+    more, less = next(pair for pair in texts if pair[0] != pair[1] or needed == budget)
+    return f"{more} GB on each device, {less} GB may be used"
 
 
 def _parameters(model: Model, placed: Placed, program: Program) -> list[tuple[str, int]]:

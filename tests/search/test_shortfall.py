@@ -11,6 +11,7 @@ import transformers
 import autopar
 from autopar.errors import InfeasibleError
 from autopar.ir.plan import Plan
+from autopar.passes.shortfall import told_apart
 
 LAYERS, DEVICES = 4, 4
 
@@ -90,3 +91,8 @@ class Spare(torch.nn.Module):
 def test_what_is_never_trained_needs_no_gradients() -> None:
     plan = autopar.plan(Spare(), (torch.zeros(4, 8),), cluster="1x1xH100-SXM", memory_budget="10MB")
     assert plan.proven_optimal
+
+
+def test_what_is_needed_never_reads_like_what_there_is() -> None:
+    assert told_apart(32_320_000_001, 32_320_000_000) == "32.320000001 GB on each device, 32.32 GB may be used"
+    assert told_apart(33_430_000_000, 32_380_000_000) == "33.43 GB on each device, 32.38 GB may be used"
