@@ -224,7 +224,7 @@ class Bounds:
         if rung == Rung.POOLED:
             return self.pooled.least_share_ns(candidate)
         if rung == Rung.HEAVY:
-            return self.heavy.bound_ns(candidate)
+            return self.heavy.bound_ns(candidate, enough_ns)
         if rung == Rung.PRIME:
             return max((self._prime_ns(mesh, axis, size) for axis, size in mesh.axes if axis in PRIME_AXES), default=0)
         if rung == Rung.SHARED:

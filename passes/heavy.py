@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -76,6 +76,26 @@ def build_heavy(
     ``beside``: all else, by graph, on one device.
     """
     return _Heavy(model, ground, microbatches, ample, kept, beside).build()
+
+
+def holding_as(problem: Problem, leaner: Problem) -> Problem | None:
+    """The problem with the memory of another, which has the same mesh and a multiple of its microbatches.
+
+    More microbatches hold less and take no less time, and what is legal with more is with fewer: of domains of equal
+    sizes all are the same. None where some are not.
+    """
+    segments = [[each.root, *(chain.segment for chain in each.chains)] for each in (problem, leaner)]
+    made = []
+    for own, other in zip(*segments, strict=True):
+        alike = own.domains == other.domains and len(own.tables) == len(other.tables)
+        if not alike or any(a.variables != b.variables for a, b in zip(own.tables, other.tables, strict=True)):
+            return None
+        made.append(replace(own, tables=tuple(
+            replace(a, bytes=b.bytes, transient_bytes=b.transient_bytes)
+            for a, b in zip(own.tables, other.tables, strict=True)
+        )))  # fmt: skip
+    chains = (replace(chain, segment=segment) for chain, segment in zip(problem.chains, made[1:], strict=True))
+    return replace(problem, root=made[0], chains=tuple(chains))
 
 
 def _summed(segment: SegmentBuilder) -> Rest:

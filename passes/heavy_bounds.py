@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,10 +11,11 @@ from autopar.cost_model import axis_groups
 from autopar.passes.build import Encoded, Model
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
-from autopar.passes.heavy import Heavy, Rest, build_heavy, heavy, rest
+from autopar.passes.heavy import Heavy, Rest, build_heavy, heavy, holding_as, rest
 from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate
 from autopar.passes.pricing import Pricing
+from autopar.passes.problem import Problem
 from autopar.passes.reducing import Load, loads, reducing_ns
 from autopar.passes.solve import solver_of
 
@@ -21,13 +23,19 @@ if TYPE_CHECKING:
     from autopar.passes.bounds import Bounds
 
 
+KEPT = 256  # problems
+
+
 @dataclass(eq=False)
 class HeavyBounds:
-    """Each bound is worked out once. ``rests``: what is not heavy, by number of microbatches."""
+    """Each bound is worked out once. ``rests``: what is not heavy, by number of microbatches. ``counts``: numbers of
+    microbatches that are searched, by mesh and schedule."""
 
     bounds: Bounds
+    counts: Mapping[tuple[object, ...], Sequence[int]] = field(default_factory=dict)
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
     rests: dict[int, dict[str, Rest]] = field(default_factory=dict)
+    latest: dict[tuple[object, ...], Problem | None] = field(default_factory=dict)
 
     @cached_property
     def there(self) -> bool:
@@ -71,29 +79,77 @@ class HeavyBounds:
             self.known[key] = reducing_ns(self._loads, pricing, self.bounds.memory_bytes * places)
         return self.known[key] or 0
 
-    def bound_ns(self, candidate: Candidate) -> int | None:
+    def bound_ns(self, candidate: Candidate, enough_ns: int | None = None) -> int | None:
         """From their problem alone, within the memory of all places where the number of microbatches is known.
 
-        0 where nothing is heavy, None where the candidate cannot be placed.
+        0 where nothing is heavy, None where the candidate cannot be placed. ``enough_ns``: by how much more it may be
+        is not asked, so that one problem may do for several numbers of microbatches.
         """
         if not self.there:
             return 0
+        if enough_ns is not None and not candidate.more:
+            for least, most in self.runs(candidate):
+                found = self.within_run(candidate, least, most)
+                if found is not None and found >= enough_ns:
+                    return found
+        return self.within_run(candidate, candidate.count, candidate.count)
+
+    def runs(self, candidate: Candidate) -> Iterator[tuple[int, int]]:
+        """Runs of several numbers of microbatches that the candidate's is among, each half as long as the one before.
+
+        One alone is left out: it keeps no gradients from one to the next.
+        """
+        run = [n for n in self.counts.get((candidate.full.axes, candidate.schedule), ()) if n > 1]
+        while len(run) > 1 and candidate.count in run:
+            if all(n % run[0] == 0 and run[-1] % n == 0 for n in run):
+                yield run[0], run[-1]
+            half = len(run) // 2
+            run = run[:half] if candidate.count < run[half] else run[half:]
+
+    def within_run(self, candidate: Candidate, least: int, most: int) -> int | None:
+        """A bound of every number of microbatches from ``least`` to ``most``."""
         groups = axis_groups(candidate.full.axes, self.bounds.cluster)
         near = tuple(groups[axis] for axis in candidate.mesh.names)
-        key = "alone", near, candidate.schedule, candidate.count, not candidate.more
+        key = "alone", near, candidate.schedule, least, most, not candidate.more
         if key not in self.known:
-            answer = self.bounds.asked(key, lambda: self._solved(candidate, known=not candidate.more))
+            answer = self.bounds.asked(key, lambda: self._solved(candidate, least, most))
             self.known[key] = None if answer is None else answer.bound_ns
         return self.known[key]
 
-    def _solved(self, candidate: Candidate, *, known: bool) -> Answer | None:
-        encoded = self.bounds.encode(candidate, candidate.schedule, ample=not known, only_heavy=True)
-        if encoded is None:
+    def _encoded(self, candidate: Candidate, count: int) -> Problem | None:
+        """The latest few are kept, since runs of one mesh have ends in common."""
+        ample = bool(candidate.more)
+        key = candidate.full.axes, candidate.schedule, count, ample
+        if key not in self.latest:
+            one = replace(candidate, count=count)
+            found = self.bounds.encode(one, candidate.schedule, ample=ample, only_heavy=True)
+            self.latest[key] = None if found is None else found[0].problem
+        problem = self.latest[key] = self.latest.pop(key)
+        if len(self.latest) > KEPT:
+            del self.latest[next(iter(self.latest))]
+        return problem
+
+    def _solved(self, candidate: Candidate, least: int, most: int) -> Answer | None:
+        """In ``least`` microbatches, holding what ``most`` do: a bound of all numbers between."""
+        problem = self._encoded(candidate, least)
+        if problem is not None and most > least:
+            leaner = self._encoded(candidate, most)
+            problem = None if leaner is None else holding_as(problem, leaner)
+        if problem is None:
             return None
         places = 1 if candidate.shape is None else candidate.shape.places
-        memory = self.bounds.memory_bytes * places if known else UNLIMITED_BYTES
-        solver = solver_of(encoded[0].problem, memory_bytes=memory)
+        memory = UNLIMITED_BYTES if candidate.more else self.bounds.memory_bytes * places
+        solver = solver_of(problem, memory_bytes=memory)
         found = solver.solution(0)
         self.bounds.evaluations += solver.evaluations
         bound = UNREACHABLE_NS if found.status == "infeasible" else max(solver.bound_ns, 0)
         return Answer(bound, solver.evaluations, exact=True)
+
+
+def counts_by_mesh(candidates: Iterable[Candidate]) -> dict[tuple[object, ...], list[int]]:
+    """Numbers of microbatches of candidates with equal shares, least first."""
+    found: dict[tuple[object, ...], set[int]] = {}
+    for each in candidates:
+        if not each.uneven:
+            found.setdefault((each.full.axes, each.schedule), set()).update((each.count, *each.more))
+    return {key: sorted(counts) for key, counts in found.items()}

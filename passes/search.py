@@ -29,6 +29,7 @@ from autopar.passes.build import Model
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.climb import climb
 from autopar.passes.found import Found, Limits
+from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.helper import Told
 from autopar.passes.outer import Candidate, Rung, by_experts
 from autopar.passes.paced import pace
@@ -315,6 +316,7 @@ def search(
         searched=limits.mesh is None, quick=limits.quick,
         grounds=known.grounds,
     )  # fmt: skip
+    bounds.heavy.counts = counts_by_mesh(candidates)
     hooked = profile.has_compute_hook or profile.has_collective_hook
     state = _Search(Standing(bounds, limits), progress, hooked)
     floor = min(map(bounds.least_bytes.of, candidates))

@@ -12,6 +12,7 @@ from autopar.compiling import ready
 from autopar.models import resolve
 from autopar.passes.bounds import Bounds
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
+from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
@@ -27,12 +28,13 @@ def compared(name: str, cluster: str, batch: int, layers: int, step: int) -> Ite
     prepared = ready(model.model, model.example_inputs, arguments).model
     marks = positions(prepared.graph, prepared.rules, prepared.settings.inputs)
     made, candidates = asked(prepared, arguments.cluster, arguments.limits(), marks)
-    for candidate in candidates[::step]:
+    for number, candidate in enumerate(candidates[::step]):
         bounds = Bounds(
             model=made, cluster=arguments.cluster, profile=arguments.profile, positions=marks,
             memory_bytes=UNLIMITED_BYTES,
         )  # fmt: skip
-        one = replace(candidate, more=(), count=(candidate.count, *candidate.more)[-1])
+        counts = candidate.count, *candidate.more
+        one = replace(candidate, more=(), count=counts[-1 - number % min(2, len(counts))])
         own = bounds.encode(one, one.schedule)
         if own is None:
             continue
@@ -48,6 +50,10 @@ def compared(name: str, cluster: str, batch: int, layers: int, step: int) -> Ite
                 raised = within.raised(replace(one, rung=Rung(rung - 1)))
                 assert raised is not None
                 yield one, f"{rung.name} in {share}", raised.bound_ns, found.objective_ns
+            within.heavy.counts = counts_by_mesh(candidates)
+            for least, most in within.heavy.runs(one):
+                bound = within.heavy.within_run(one, least, most)
+                yield one, f"{least} to {most} in {share}", bound or 0, found.objective_ns
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,26 @@ def test_no_bound_from_experts_is_above_a_placement(
     assert len(found) > 5
     assert [case for case in found if case[2] > case[3]] == []
     assert any(case[2] > 0.5 * case[3] for case in found if "HEAVY" in case[1])
+    assert any(case[2] > 0.5 * case[3] for case in found if " to " in case[1])
+
+
+def test_one_problem_rules_out_all_numbers_of_microbatches_that_it_stands_for() -> None:
+    """What nothing splits enough does not fit in any number; one microbatch keeps no gradients, and is by itself."""
+    model = resolve("zoo:mixtral-8x7b", batch_size=64, seq_len=128, layers=2)
+    arguments = check(cluster="1x4xA100-SXM-80GB", name="mixtral", mixed_precision="bf16")
+    prepared = ready(model.model, model.example_inputs, arguments).model
+    marks = positions(prepared.graph, prepared.rules, prepared.settings.inputs)
+    made, candidates = asked(prepared, arguments.cluster, arguments.limits(), marks)
+    bounds = Bounds(
+        model=made, cluster=arguments.cluster, profile=arguments.profile, positions=marks, memory_bytes=5 * 10**9
+    )
+    bounds.heavy.counts = counts_by_mesh(candidates)
+    one = replace(candidates[0], more=(), rung=Rung.POOLED)
+    assert list(bounds.heavy.runs(replace(one, count=16))) == [(2, 64), (16, 64)]
+    assert list(bounds.heavy.runs(one)) == []
+    for count in (2, 4, 8, 16, 32, 64):
+        assert bounds.heavy.bound_ns(replace(one, count=count), 10**9) == UNREACHABLE_NS
+    assert bounds.problems == 2  # of the fewest and of the most
 
 
 def test_experts_that_nothing_splits_enough_are_ruled_out_without_a_problem_of_the_whole() -> None:
