@@ -17,7 +17,7 @@ MOST_AXES = 3  # with ep; 2 without
 # One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
 # split classifier. Its name binds it to nothing.
 MIXED_AXIS = "mix"
-APART = 3  # numbers of microbatches that are no powers of two
+FEW, APART = 12, 3  # numbers of microbatches
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -156,14 +156,15 @@ def _unfit(mesh: Mesh, batch: int | None, sequence: int | None, microbatches: in
 
 
 def microbatch_counts(batch: int, data_parallel: int, multiple: int = 1) -> tuple[int, ...]:
-    """Divisors of one device's batch that are divisible by ``multiple``, if any are: powers of two, and of larger ones
-    so few that each is ``APART`` times the one before, the last of one sample each.
+    """Divisors of one device's batch that are divisible by ``multiple``, if any are: all if they are ``FEW``, else
+    powers of two, and of larger ones so few that each is ``APART`` times the one before, the last of one sample each.
     """
     local = batch // data_parallel if batch % data_parallel == 0 else 1
     multiple = multiple if local % multiple == 0 else 1
+    every = divisors(whole := local // multiple)
     counts: list[int] = []
-    for part in divisors(whole := local // multiple):
-        double = not counts or part == 2 * counts[-1]
-        if double or part >= APART * counts[-1] or part == whole:
+    for part in every:
+        near = counts and part not in (2 * counts[-1], whole) and part < APART * counts[-1]
+        if len(every) <= FEW or not near:
             counts.append(part)
     return tuple(multiple * part for part in counts)

@@ -22,6 +22,8 @@ Begun: TypeAlias = "tuple[tuple[Encoded, Pricing], AnySolver]"
 
 # What is not cut over all devices takes so many times as much of their memory as one device alone would hold.
 UNEVEN = 2
+# What may be faster than the best plan by this factor is solved by all means, however slow what was found of it is.
+GAINS = 1.05
 
 
 @dataclass(eq=False)
@@ -69,7 +71,7 @@ class Plain:
                 solver = standing.solver(encoded[0], budget)
             solution = standing.solved(solver, int(thorough), above)
             loose = solution.status == "feasible" and solution.bound_ns < (1 - CLOSE) * solution.objective_ns
-            promising = above is None or solution.objective_ns <= above
+            promising = above is None or min(solution.objective_ns, solution.bound_ns * GAINS) <= above
             if thorough and loose and promising and not standing.limits.quick:
                 solution = standing.solved(solver, 2, above)
             standing.bounds.price = solution.price or standing.bounds.price

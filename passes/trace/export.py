@@ -25,6 +25,7 @@ from autopar.passes.trace.communication import failed_call, no_collectives, refu
 from autopar.passes.trace.failure import placed, trace_error
 from autopar.passes.trace.hooks import no_hooks
 from autopar.passes.trace.inference import inference_without_gradients
+from autopar.passes.trace.inlined import BETWEEN
 from autopar.passes.trace.layerdrop import kept_layers
 from autopar.passes.trace.repeats import Repeats, UnrepeatableError
 from autopar.passes.trace.structure import Structure
@@ -62,18 +63,21 @@ class FlatModel(nn.Module):
         # one that is a module is none of the model's: its tensors are constants
         self._loss_fn = None if loss_fn is None else partial(_called, loss_fn)
         self.returned = Returned()
+        self._watched = partial(watched, model, loss_fn)
         self.repeats: Repeats | None = None
         self.twice = False  # whether the model is called a second time, for results of both calls
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         repeats = contextlib.nullcontext() if self.repeats is None else self.repeats.tracing()
         if not self.twice:
-            with replaced_buffers_written(self.model), repeats, watched(self.model, self.returned.left):
+            with replaced_buffers_written(self.model), repeats, self._watched(self.returned.left):
                 return self._run(*self._in_spec.unflatten(tensors))
         results: tuple[torch.Tensor, ...] = ()
         for low in (True, False):
             with replaced_buffers_written(self.model), seeded(low):
                 results += self._run(*self._in_spec.unflatten(tensors))
+            if low:
+                BETWEEN(results[0])
         return results
 
     def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:

@@ -6,9 +6,10 @@ is real or on meta. All of them are on one device, whatever the model's own devi
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
@@ -80,15 +81,16 @@ def describe_parameters(model: nn.Module, stand_ins: StandIns) -> tuple[ParamInf
 
 
 @contextmanager
-def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
-    """Inside, every tensor of the model is a fake and caches are off; afterwards all is as before.
+def standing_in(model: nn.Module, stand_ins: StandIns, loss_fn: object = None) -> Iterator[None]:
+    """Inside, every tensor of the model is a fake and caches are off; afterwards all is as before, ``loss_fn`` too.
 
     That holds for what modules have as attributes and hooks too, and for containers there: a forward may add some or
     fill them, and torch.export puts copies in their places, so that two modules would no longer share what they shared.
     """
     undo: list[tuple[Any, str, Any]] = []
     fakes: dict[int, torch.Tensor] = {}
-    held = [_Held(vars(module)) for module in model.modules()]
+    beside = loss_fn.modules() if isinstance(loss_fn, nn.Module) else ()
+    held = [_Held(vars(module)) for module in (*model.modules(), *beside)]
 
     def put(table: Any, name: str, value: Any) -> None:
         undo.append((table, name, table[name]))
@@ -120,19 +122,30 @@ def standing_in(model: nn.Module, stand_ins: StandIns) -> Iterator[None]:
 
 
 class _Held:
-    """A module's attributes, its hooks too, and what was in the containers among them."""
+    """A module's attributes, its hooks too, and what is in the containers among them, and in those in these."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self._attributes, self._before = attributes, dict(attributes)
-        self._contents = [
-            (value, type(value)(value)) for value in attributes.values()
-            if type(value) in (list, dict, set, OrderedDict)
-        ]  # fmt: skip
+        self._contents: dict[int, tuple[Any, Any]] = {}
+        for value in attributes.values():
+            self._look_into(value)
+
+    def _look_into(self, value: Any) -> None:
+        if isinstance(value, SimpleNamespace):
+            value = vars(value)
+        if not isinstance(value, (list, dict, set, deque, tuple)) or id(value) in self._contents:
+            return
+        contents = dict(value) if isinstance(value, dict) else list(value)
+        self._contents[id(value)] = value, contents
+        for each in contents.values() if isinstance(contents, dict) else contents:
+            self._look_into(each)
 
     def put_back(self) -> None:
         for name in [name for name in self._attributes if name not in self._before]:
             del self._attributes[name]
         self._attributes.update(self._before)
-        for value, contents in self._contents:
+        for value, contents in self._contents.values():
+            if isinstance(value, tuple):
+                continue
             value.clear()
-            value.extend(contents) if isinstance(value, list) else value.update(contents)
+            value.extend(contents) if isinstance(value, (list, deque)) else value.update(contents)

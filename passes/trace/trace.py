@@ -71,7 +71,10 @@ def trace(
 
     def exported(repeats: Repeats | None, *, twice: bool = False) -> ExportedProgram:
         flat_model.repeats, flat_model.twice, flat_model.returned = repeats, twice, Returned()
-        with experts_as_one(model), experts_stacked(model), delta_rules_as_one(model), standing_in(model, stand_ins):
+        with (
+            experts_as_one(model), experts_stacked(model), delta_rules_as_one(model),
+            standing_in(model, stand_ins, loss_fn),
+        ):  # fmt: skip
             return export(flat_model, fakes)
 
     def read(repeats: Repeats | None) -> tuple[Reader, Graph, tuple[str, ...]]:

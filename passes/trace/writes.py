@@ -14,6 +14,7 @@ from autopar.passes.trace.arguments import Lookup, bind, to_attr
 from autopar.passes.trace.dtypes import tensor_type
 
 # Writes whose functional form is not the name without its last underscore.
+_EVEN = 0.5  # the probability that bernoulli_ takes where none is given
 _RENAMED = {"normal_": "normal_functional", "bernoulli_": "bernoulli"}
 _RESHAPING = ("resize_", "unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "set_")
 
@@ -60,6 +61,8 @@ def written_value(node: fx.Node, op: torch._ops.OpOverload, lookup: Lookup, emit
         assert isinstance(given, fx.Node)
         return _fitted(lookup(given), tensor_type(given.meta["val"], source), type_, emit, source)
     functional = _functional(op, name, source)
+    if name == "bernoulli_" and len(node.args) == 1 and not node.kwargs:
+        node.args = (self_node, _EVEN)
     operands, attrs = bind(node, functional, lookup, source)
     val_of = _values(node)
     made = tensor_type(functional(*val_of[0], **val_of[1]), source)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from autopar.errors import UnsupportedError
 from autopar.passes.trace import trace
@@ -33,6 +34,8 @@ class Inner(nn.Module):
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.calls, self.shift, self.last = 0, 3, torch.ones(8)
+        self.register_buffer("mean", torch.zeros(8))
+        self.mean: Tensor
         self.state: Tensor | None = None
         self.cached: Tensor | None = None
         self.table: dict[str, Tensor] = {}
@@ -64,6 +67,22 @@ class Inner(nn.Module):
     def leave_out(self, x: Tensor) -> float:
         return 0.0 if np.random.rand() < 0.1 else 1.0
 
+    def cut_out(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        kept = self.linear(x)
+        kept[:, : self.calls] = 0
+        return kept  # type: ignore[no-any-return]
+
+    def average(self, x: Tensor) -> float:
+        self.calls += 1
+        self.mean.mul_(1 - 1 / self.calls).add_(x.detach().mean(0) / self.calls)
+        return 1.0
+
+    def draw_once(self, x: Tensor) -> Tensor:
+        if self.cached is None:
+            self.cached = torch.rand(8)
+        return self.cached
+
     def only_count(self, x: Tensor) -> float:
         self.calls += 1
         return 1.0
@@ -90,6 +109,23 @@ class Inner(nn.Module):
             self.made = torch.arange(8.0).cos()
         return self.made
 
+    def cast(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        with torch.no_grad():
+            return self.mean.float().cos()
+
+    def move(self, x: Tensor) -> Tensor:
+        self.seen.append(x)
+        self.mean.mul_(0.9).add_(x.detach().mean(0))
+        return self.mean + 1
+
+    def refill(self, x: Tensor) -> Tensor:
+        if self.cached is None:
+            self.cached = torch.zeros(4, 8)
+        self.cached.zero_()
+        self.cached[:2] = x.detach()[:2]
+        return self.cached
+
     def never_left_out(self, x: Tensor) -> float:
         return 0.0 if random.uniform(0, 1) < 0.0 else 1.0
 
@@ -99,6 +135,8 @@ class Inner(nn.Module):
     [
         ("count", r"changes inner\.calls,"), ("carry", r"changes inner\.state,"), ("replace", r"changes inner\.last,"),
         ("remember", r"changes inner\.seen,"), ("draw", "draws random numbers"), ("leave_out", "draws random numbers"),
+        ("cut_out", r"changes inner\.calls,"), ("average", r"changes inner\.calls,"),
+        ("draw_once", r"changes inner\.cached,"),
     ],
 )  # fmt: skip
 def test_results_that_depend_on_earlier_calls_are_refused(way: str, named: str) -> None:
@@ -106,7 +144,9 @@ def test_results_that_depend_on_earlier_calls_are_refused(way: str, named: str) 
         trace(Kept(way), (X,))
 
 
-@pytest.mark.parametrize("way", ["only_count", "set_alike", "show", "cache", "make", "never_left_out"])
+@pytest.mark.parametrize("way", [
+        "only_count", "set_alike", "show", "cache", "make", "never_left_out", "cast", "move", "refill",
+    ])
 def test_what_results_do_not_depend_on_is_traced_and_put_back(way: str) -> None:
     model = Kept(way)
     before = {name: repr(value) for name, value in vars(model.inner).items()}
@@ -126,3 +166,43 @@ def test_numbers_that_a_window_attention_sets_in_each_call_are_no_state() -> Non
         model = transformers.SwinForImageClassification(config)
     labels = torch.zeros(2, dtype=torch.int64)
     trace(model, {"pixel_values": torch.zeros(2, 3, 32, 32), "labels": labels})
+
+
+def test_layers_that_are_traced_once_and_states_that_modules_hand_out_are_no_state() -> None:
+    """transformers notes that it has set hooks; torch's recurrent layers keep lists of their parameters."""
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=5, num_attention_heads=2,
+        num_key_value_heads=2, output_hidden_states=True,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config)
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    trace(model, {"input_ids": tokens, "labels": tokens})
+    trace(nn.LSTM(8, 8), (torch.zeros(3, 2, 8),))
+
+
+class Centered(nn.Module):
+    """A loss that moves its center, or only tells of itself."""
+
+    def __init__(self, moves: bool) -> None:
+        super().__init__()
+        self.center: Tensor
+        self.register_buffer("center", torch.zeros(8))
+        self.moves, self.told = moves, {"loss": [torch.zeros(())]}
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.moves:
+            self.center = self.center * 0.9 + target.mean(0) * 0.1
+        loss = nn.functional.mse_loss(output - self.center, target)
+        self.told["loss"].append(loss)
+        return loss
+
+
+def test_what_a_loss_function_moves_is_refused_and_what_it_tells_is_put_back() -> None:
+    moving, telling = Centered(True), Centered(False)
+    with pytest.raises(UnsupportedError, match=r"changes loss_fn\.told, loss_fn\.center, "):
+        trace(nn.Linear(8, 8), (X, X), loss_fn=moving)
+    trace(nn.Linear(8, 8), (X, X), loss_fn=telling)
+    for each in (moving, telling):
+        assert len(each.told["loss"]) == 1
+        assert not any(isinstance(tensor, FakeTensor) for tensor in (each.center, *each.told["loss"]))
