@@ -17,7 +17,7 @@ MOST_AXES = 3  # with ep; 2 without
 # One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
 # split classifier. Its name binds it to nothing.
 MIXED_AXIS = "mix"
-FEW, APART = 12, 3  # numbers of microbatches
+FEW, APART = 6, 3  # numbers of microbatches
 
 
 def divisors(number: int) -> tuple[int, ...]:

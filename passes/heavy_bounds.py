@@ -87,10 +87,11 @@ class HeavyBounds:
         """
         if not self.there:
             return 0
-        if enough_ns is not None and not candidate.more:
+        ahead = enough_ns is None and self.bounds.helper.here  # what the longest runs say is asked for first
+        if (enough_ns is not None or ahead) and not candidate.more:
             for least, most in self.runs(candidate):
                 found = self.within_run(candidate, least, most)
-                if found is not None and found >= enough_ns:
+                if found is not None and (enough_ns is None or found >= enough_ns):
                     return found
         return self.within_run(candidate, candidate.count, candidate.count)
 
