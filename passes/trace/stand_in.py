@@ -6,7 +6,7 @@ is real or on meta. All of them are on one device, whatever the model's own devi
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -121,6 +121,10 @@ def standing_in(model: nn.Module, stand_ins: StandIns, loss_fn: object = None) -
             attributes.put_back()
 
 
+# Others may not be written to as these are.
+_CONTAINERS = (list, dict, set, tuple, deque, OrderedDict, defaultdict, Counter)
+
+
 class _Held:
     """A module's attributes, its hooks too, and what is in the containers among them, and in those in these."""
 
@@ -133,7 +137,7 @@ class _Held:
     def _look_into(self, value: Any) -> None:
         if isinstance(value, SimpleNamespace):
             value = vars(value)
-        if not isinstance(value, (list, dict, set, deque, tuple)) or id(value) in self._contents:
+        if type(value) not in _CONTAINERS or id(value) in self._contents:
             return
         contents = dict(value) if isinstance(value, dict) else list(value)
         self._contents[id(value)] = value, contents

@@ -176,6 +176,7 @@ def test_layers_that_are_traced_once_and_states_that_modules_hand_out_are_no_sta
     )  # fmt: skip
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
+    model.model.latest = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=torch.zeros(1))
     tokens = torch.zeros(2, 8, dtype=torch.int64)
     trace(model, {"input_ids": tokens, "labels": tokens})
     trace(nn.LSTM(8, 8), (torch.zeros(3, 2, 8),))
