@@ -17,7 +17,8 @@ MOST_AXES = 3  # with ep; 2 without
 # One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
 # split classifier. Its name binds it to nothing.
 MIXED_AXIS = "mix"
-FEW, APART = 6, 3  # numbers of microbatches
+# Divisors that are all tried as numbers of microbatches; how many times the one before others are (decision 0056).
+FEW, APART = 6, 3
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Regions in which gradients or autocast are off stand in graphs of their own; her
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ class Inlined:
     def run(self, module: GraphModule, given: Sequence[int]) -> list[int | None]:
         """Append what a graph does with the values ``given``; what it returns."""
         known: dict[Node, Any] = {}
-        left = iter(given)
+        left = itertools.chain(given, iter(self.value, None))  # of another kind of region the order is not known
         for node in module.graph.nodes:
             if node.op == "output":
                 return [known[result] if isinstance(result, Node) else None for result in node.args[0]]
@@ -126,7 +127,7 @@ class Inlined:
         self.steps.append(Step(
             target=str(node.target), says=says, reads=tuple(_needed(str(node.target), reads)),
             written=tuple(known[each] for each in written), of=own if viewed and isinstance(own, int) else None,
-            result=result, idle=viewed and not written and _type(node) == _type(node.args[0]),
+            result=result, idle=viewed and not written and bool(node.args) and _type(node) == _type(node.args[0]),
             drawn=torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()), first=self.first,
         ))  # fmt: skip
         return result
@@ -160,7 +161,7 @@ def _needed(target: str, reads: list[int]) -> list[int]:
 
 def _type(node: Any) -> object:
     """Shape, strides, element type and device of its result; the node itself where that is not one tensor."""
-    made = node.meta.get("val")
+    made = getattr(node, "meta", {}).get("val")
     if not isinstance(made, torch.Tensor):
         return node
     return tuple(made.shape), made.stride(), made.dtype, made.device

@@ -13,8 +13,8 @@ from autopar.passes.trace.aliases import Emit
 from autopar.passes.trace.arguments import Lookup, bind, to_attr
 from autopar.passes.trace.dtypes import tensor_type
 
-# Writes whose functional form is not the name without its last underscore.
 _EVEN = 0.5  # the probability that bernoulli_ takes where none is given
+# Writes whose functional form is not the name without its last underscore.
 _RENAMED = {"normal_": "normal_functional", "bernoulli_": "bernoulli"}
 _RESHAPING = ("resize_", "unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "set_")
 

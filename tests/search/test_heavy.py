@@ -76,9 +76,9 @@ def test_no_bound_from_experts_is_above_a_placement(
     assert any(case[2] > 0.5 * case[3] for case in found if " to " in case[1])
 
 
-def test_one_problem_rules_out_all_numbers_of_microbatches_that_it_stands_for() -> None:
-    """What nothing splits enough does not fit in any number; one microbatch keeps no gradients, and is by itself."""
-    model = resolve("zoo:mixtral-8x7b", batch_size=64, seq_len=128, layers=2)
+def short_of_memory(batch: int) -> tuple[Bounds, list[Candidate]]:
+    """Of two layers of Mixtral, more than four devices of 5 GB hold however they are split."""
+    model = resolve("zoo:mixtral-8x7b", batch_size=batch, seq_len=128, layers=2)
     arguments = check(cluster="1x4xA100-SXM-80GB", name="mixtral", mixed_precision="bf16")
     prepared = ready(model.model, model.example_inputs, arguments).model
     marks = positions(prepared.graph, prepared.rules, prepared.settings.inputs)
@@ -86,6 +86,12 @@ def test_one_problem_rules_out_all_numbers_of_microbatches_that_it_stands_for() 
     bounds = Bounds(
         model=made, cluster=arguments.cluster, profile=arguments.profile, positions=marks, memory_bytes=5 * 10**9
     )
+    return bounds, candidates
+
+
+def test_one_problem_rules_out_all_numbers_of_microbatches_that_it_stands_for() -> None:
+    """What nothing splits enough does not fit in any number; one microbatch keeps no gradients, and is by itself."""
+    bounds, candidates = short_of_memory(batch=64)
     bounds.heavy.counts = counts_by_mesh(candidates)
     one = replace(candidates[0], more=(), rung=Rung.POOLED)
     assert list(bounds.heavy.runs(replace(one, count=16))) == [(2, 64), (16, 64)]
@@ -96,14 +102,7 @@ def test_one_problem_rules_out_all_numbers_of_microbatches_that_it_stands_for() 
 
 
 def test_experts_that_nothing_splits_enough_are_ruled_out_without_a_problem_of_the_whole() -> None:
-    model = resolve("zoo:mixtral-8x7b", batch_size=8, seq_len=128, layers=2)
-    arguments = check(cluster="1x4xA100-SXM-80GB", name="mixtral", mixed_precision="bf16")
-    prepared = ready(model.model, model.example_inputs, arguments).model
-    marks = positions(prepared.graph, prepared.rules, prepared.settings.inputs)
-    made, candidates = asked(prepared, arguments.cluster, arguments.limits(), marks)
-    bounds = Bounds(
-        model=made, cluster=arguments.cluster, profile=arguments.profile, positions=marks, memory_bytes=5 * 10**9
-    )
+    bounds, candidates = short_of_memory(batch=8)
     one = replace(candidates[0], more=(), rung=Rung.POOLED)
     assert one.mesh.names == ("tp",)
     assert bounds.heavy.bound_ns(one) == UNREACHABLE_NS

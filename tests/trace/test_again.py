@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from autopar.errors import UnsupportedError
 from autopar.passes.trace import trace
+from autopar.passes.trace.twice import alike
 
 X = torch.zeros(4, 8)
 
@@ -144,9 +145,9 @@ def test_results_that_depend_on_earlier_calls_are_refused(way: str, named: str) 
         trace(Kept(way), (X,))
 
 
-@pytest.mark.parametrize("way", [
-        "only_count", "set_alike", "show", "cache", "make", "never_left_out", "cast", "move", "refill",
-    ])
+@pytest.mark.parametrize(
+    "way", ["only_count", "set_alike", "show", "cache", "make", "never_left_out", "cast", "move", "refill"]
+)
 def test_what_results_do_not_depend_on_is_traced_and_put_back(way: str) -> None:
     model = Kept(way)
     before = {name: repr(value) for name, value in vars(model.inner).items()}
@@ -158,7 +159,20 @@ def test_what_results_do_not_depend_on_is_traced_and_put_back(way: str) -> None:
     assert torch.isfinite(model(torch.randn(4, 8)))
 
 
-def test_numbers_that_a_window_attention_sets_in_each_call_are_no_state() -> None:
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What is found of every two calls that are compared."""
+    found: list[bool] = []
+
+    def told(program: torch.export.ExportedProgram) -> bool:
+        found.append(alike(program))
+        return found[-1]
+
+    monkeypatch.setattr("autopar.passes.trace.again.alike", told)
+    return found
+
+
+def test_numbers_that_a_window_attention_sets_in_each_call_are_no_state(compared: list[bool]) -> None:
     config = transformers.SwinConfig(
         window_size=8, image_size=32, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 2]
     )  # fmt: skip
@@ -166,9 +180,10 @@ def test_numbers_that_a_window_attention_sets_in_each_call_are_no_state() -> Non
         model = transformers.SwinForImageClassification(config)
     labels = torch.zeros(2, dtype=torch.int64)
     trace(model, {"pixel_values": torch.zeros(2, 3, 32, 32), "labels": labels})
+    assert compared == [True]
 
 
-def test_layers_that_are_traced_once_and_states_that_modules_hand_out_are_no_state() -> None:
+def test_hooks_of_transformers_and_lists_of_recurrent_layers_are_no_state(compared: list[bool]) -> None:
     """transformers notes that it has set hooks; torch's recurrent layers keep lists of their parameters."""
     config = transformers.LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=5, num_attention_heads=2,
@@ -180,6 +195,7 @@ def test_layers_that_are_traced_once_and_states_that_modules_hand_out_are_no_sta
     tokens = torch.zeros(2, 8, dtype=torch.int64)
     trace(model, {"input_ids": tokens, "labels": tokens})
     trace(nn.LSTM(8, 8), (torch.zeros(3, 2, 8),))
+    assert compared == []
 
 
 class Centered(nn.Module):
