@@ -25,7 +25,7 @@ DRAWS = "random numbers of Python or numpy"
 _EXTREME = 0.01  # so near to the ends of their range are the first numbers drawn: on either side of most shares
 _NAMED = 3
 _DEEP = 4  # containers in containers that are looked into
-# What torch and transformers keep of their own: that parameters lie together; that hooks are there, set in a first call.
+# What torch and transformers keep of their own: that parameters lie together; that hooks are there, once they are.
 _THEIRS = ("_flat_weights", "_flat_weight_refs", "_forward_hooks", "_output_capturing_hooks_installed")
 _TABLES = ("_parameters", "_buffers", "_modules", *_THEIRS)
 
