@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from autopar.cost_model import Cluster, CostProfile
     from autopar.ir.plan import Plan
     from autopar.rules import register_rule
+    from autopar.runtime.checkpoint import load, save
     from autopar.runtime.module import ParallelModule
     from autopar.verifying.verify import verify
 
 __version__ = "0.1.0"
 __all__ = [
-    "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "nn", "parallelize", "plan", "register_rule",
-    "replicate", "split", "stage", "verify",
+    "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "load", "nn", "parallelize", "plan", "register_rule",
+    "replicate", "save", "split", "stage", "verify",
 ]  # fmt: skip
 
 # Imported on first use: the command line must not wait for torch.
@@ -30,10 +31,12 @@ _HOMES = {
     "CostProfile": "autopar.cost_model",
     "ParallelModule": "autopar.runtime.module",
     "Plan": "autopar.ir.plan",
+    "load": "autopar.runtime.checkpoint",
     "parallelize": "autopar.api",
     "plan": "autopar.api",
     "register_rule": "autopar.rules",
     "replicate": "autopar.annotations",
+    "save": "autopar.runtime.checkpoint",
     "split": "autopar.annotations",
     "stage": "autopar.annotations",
     "verify": "autopar.verifying.verify",

@@ -40,17 +40,30 @@ def cut(whole: Tensor, like: DTensor) -> Tensor:
     return whole
 
 
-def laid_out(whole: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor as ``like``, a parameter, is: cut as it is if it has its shape, else on every device."""
-    if not isinstance(like, DTensor) or not whole.dim():
-        return whole.detach().to(like.device, copy=True)
-    same = whole.shape == like.shape
+def empty_like(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Room for a tensor in the layout of ``like``, a parameter, if it has its shape, else whole on every device."""
+    if not isinstance(like, DTensor) or not len(shape):
+        return torch.empty(shape, dtype=dtype, device=like.device)
+    same = tuple(shape) == like.shape
     placements = like.placements if same else [Replicate()] * like.device_mesh.ndim
-    part = (cut(whole, like) if same else whole).detach().to(like.device, copy=True)
+    part = torch.empty(like.to_local().shape if same else shape, dtype=dtype, device=like.device)
     return DTensor.from_local(
-        part.contiguous(), like.device_mesh, placements, run_check=False, shape=whole.shape,
-        stride=torch.empty(whole.shape, device="meta").stride(),
+        part, like.device_mesh, placements, run_check=False, shape=torch.Size(shape),
+        stride=torch.empty(shape, device="meta").stride(),
     )  # fmt: skip
+
+
+def laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor in a layout for ``like``, in memory of its own; a DTensor as it is."""
+    if isinstance(tensor, DTensor):
+        return tensor
+    room = empty_like(like, tensor.shape, tensor.dtype)
+    with torch.no_grad():
+        if isinstance(room, DTensor):
+            room.to_local().copy_(cut(tensor, room))
+        else:
+            room.copy_(tensor)
+    return room
 
 
 def load_tensors(
@@ -67,7 +80,7 @@ def load_tensors(
     unexpected = [name for name in state if name not in held and name not in others]
     if strict and (missing or unexpected):
         raise UsageError(
-            f"the state is not that of this model: missing {_listed(missing)}; unexpected {_listed(unexpected)}"
+            f"the state is not that of this model: missing {listed(missing)}; unexpected {listed(unexpected)}"
         )
     for name, tensor in state.items():
         if name in held and tensor.shape != held[name].shape:
@@ -87,21 +100,28 @@ def load_tensors(
 def full_optimizer_state(names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's state by names, whole, in memory of its own. A collective of all ranks."""
 
-    def whole(value: Any) -> Any:
-        return gathered(value).detach().clone() if isinstance(value, Tensor) else value
-
-    _known(names, optimizer)
     ordered = [parameter for parameter in names if parameter in optimizer.state]
     return {
-        "state": {names[p]: {key: tree_map(whole, v) for key, v in optimizer.state[p].items()} for p in ordered},
-        "param_groups": [
-            {
-                **{key: whole(value) for key, value in group.items() if key not in ("params", "param_names")},
-                "params": [names[p] for p in group["params"]],
-            }
-            for group in optimizer.param_groups
-        ],
+        "state": {names[p]: {key: tree_map(_whole, v) for key, v in optimizer.state[p].items()} for p in ordered},
+        "param_groups": groups_of(names, optimizer),
     }  # fmt: skip
+
+
+def _whole(value: Any) -> Any:
+    return gathered(value).detach().clone() if isinstance(value, Tensor) else value
+
+
+def groups_of(names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The optimizer's groups, with names for parameters. Raises UsageError where one is not among ``names``."""
+    if any(parameter not in names for group in optimizer.param_groups for parameter in group["params"]):
+        raise UsageError("the optimizer has a parameter that is not this model's; make it from model.parameters()")
+    return [
+        {
+            **{key: _whole(value) for key, value in group.items() if key not in ("params", "param_names")},
+            "params": [names[p] for p in group["params"]],
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 def joined(states: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[str, Any]:
@@ -109,11 +129,34 @@ def joined(states: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[st
     merged: dict[str, Any] = {}
     for state in reversed(states):
         merged.update(state["state"])
+    groups = joined_groups([state["param_groups"] for state in states], order)
+    return {"state": {name: merged[name] for name in order if name in merged}, "param_groups": groups}
+
+
+def joined_groups(places: Iterable[Sequence[Mapping[str, Any]]], order: Sequence[str]) -> list[dict[str, Any]]:
+    """The groups of one optimizer from those of the places of a pipeline."""
     groups = []
-    for parts in zip(*(state["param_groups"] for state in states), strict=True):
+    for parts in zip(*places, strict=True):
         held = {name for part in parts for name in part["params"]}
         groups.append({**parts[0], "params": [name for name in order if name in held]})
-    return {"state": {name: merged[name] for name in order if name in merged}, "param_groups": groups}
+    return groups
+
+
+def same_groups(
+    names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer, saved: Sequence[Mapping[str, Any]],
+    elsewhere: Iterable[str],
+) -> None:  # fmt: skip
+    """Raise UsageError unless the optimizer has the groups that were saved, but for names ``elsewhere``."""
+    others = frozenset(elsewhere) - frozenset(names.values())
+    groups = [group["params"] for group in groups_of(names, optimizer)]
+    wanted = [[name for name in group["params"] if name not in others] for group in saved]
+    if [sorted(group) for group in groups] != [sorted(group) for group in wanted]:
+        ours, theirs = _flat(groups), _flat(wanted)
+        raise UsageError(
+            "the optimizer's groups are not those of the state: "
+            f"only here {listed(n for n in ours if n not in theirs)}; only there "
+            f"{listed(n for n in theirs if n not in ours)}; {len(groups)} groups here, {len(wanted)} there"
+        )
 
 
 def load_full_optimizer_state(
@@ -124,17 +167,7 @@ def load_full_optimizer_state(
 
     ``elsewhere``: names of parameters that other ranks may hold.
     """
-    _known(names, optimizer)
-    others = frozenset(elsewhere) - frozenset(names.values())
-    groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
-    saved = [[name for name in group["params"] if name not in others] for group in state["param_groups"]]
-    if [sorted(group) for group in groups] != [sorted(group) for group in saved]:
-        ours, theirs = _flat(groups), _flat(saved)
-        raise UsageError(
-            "the optimizer's groups are not those of the state: "
-            f"only here {_listed(n for n in ours if n not in theirs)}; only there "
-            f"{_listed(n for n in theirs if n not in ours)}; {len(groups)} groups here, {len(saved)} there"
-        )
+    same_groups(names, optimizer, state["param_groups"], elsewhere)
     for group, values in zip(optimizer.param_groups, state["param_groups"], strict=True):
         group.update({key: value for key, value in values.items() if key not in ("params", "param_names")})
         on_device = bool(group.get("fused") or group.get("capturable"))
@@ -158,16 +191,11 @@ def _like(parameter: nn.Parameter) -> Callable[[Any], Any]:
     return lambda value: laid_out(value, parameter) if isinstance(value, Tensor) else value
 
 
-def _known(names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> None:
-    if any(parameter not in names for group in optimizer.param_groups for parameter in group["params"]):
-        raise UsageError("the optimizer has a parameter that is not this model's; make it from model.parameters()")
-
-
 def _flat(groups: Sequence[Sequence[str]]) -> list[str]:
     return [name for group in groups for name in group]
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     found = list(names)
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return (", ".join(found[:3]) or "nothing") + more

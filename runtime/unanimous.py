@@ -26,7 +26,7 @@ class Unanimous:
         self._world = dist.get_world_size() if dist.is_initialized() else 1
         backend = str(dist.get_backend()) if self._world > 1 else ""
         only_devices = "nccl" in backend and "gloo" not in backend
-        self._group = dist.new_group(backend="gloo") if only_devices else None
+        self.group = dist.new_group(backend="gloo") if only_devices else None  # None: the default group
 
     def run(self, prepare: Callable[[], T], call: str = "") -> T:
         """``prepare()``, which is no collective, if it succeeds on every rank; else every rank raises.
@@ -54,7 +54,7 @@ class Unanimous:
         mine = self._world if problem is None else dist.get_rank()
         code = zlib.crc32(call.encode())
         first, least, most = torch.tensor([mine, code, -code], dtype=torch.int64), 1, 2
-        dist.all_reduce(first, op=dist.ReduceOp.MIN, group=self._group)
+        dist.all_reduce(first, op=dist.ReduceOp.MIN, group=self.group)
         alike = int(first[least]) == -int(first[most])
         return None if int(first[0]) == self._world else int(first[0]), alike
 
@@ -64,9 +64,9 @@ class Unanimous:
             return text
         data = text.encode()[:MAX_TEXT_BYTES]
         size = torch.tensor([len(data)], dtype=torch.int64)
-        dist.broadcast(size, src=rank, group=self._group)
+        dist.broadcast(size, src=rank, group=self.group)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if rank == dist.get_rank():
             buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        dist.broadcast(buffer, src=rank, group=self._group)
+        dist.broadcast(buffer, src=rank, group=self.group)
         return bytes(buffer.tolist()).decode(errors="replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,17 @@ from autopar.ir.errors import UnsupportedError, UsageError
 from autopar.runtime.dtensors import gathered
 from autopar.runtime.modes import release
 from autopar.runtime.parameters import Names
-from autopar.runtime.restart import full_optimizer_state, joined, load_full_optimizer_state, load_tensors
+from autopar.runtime.restart import (
+    full_optimizer_state,
+    joined,
+    joined_groups,
+    load_full_optimizer_state,
+    load_tensors,
+)
 from autopar.runtime.runnable import Parts
 from autopar.runtime.scaling import LossScale
 from autopar.runtime.stages import Stages
+from autopar.runtime.unanimous import Unanimous
 
 
 class WholeState(nn.Module):
@@ -28,6 +35,7 @@ class WholeState(nn.Module):
     _stages: Stages | None
     _names: Names
     _gathered: bool
+    _unanimous: Unanimous
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Whole tensors under the original names, on every rank. A collective of all ranks."""
@@ -49,8 +57,7 @@ class WholeState(nn.Module):
         Every rank gives the same. Raises UsageError, before anything changes, where they do not fit the model.
         """
         self._release()
-        elsewhere = () if self._stages is None else self._names.order
-        load_tensors(self.state_dict(keep_vars=True), state, elsewhere, strict=strict)
+        load_tensors(self.state_dict(keep_vars=True), state, self._elsewhere, strict=strict)
 
     def full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The optimizer's state, whole, by names of parameters, on every rank. A collective of all ranks."""
@@ -60,8 +67,19 @@ class WholeState(nn.Module):
     def load_full_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         """Continue with what ``full_optimizer_state_dict`` gave at any layout. Every rank gives the same."""
         names = {p: name for name, p in self.named_parameters()}
-        elsewhere = () if self._stages is None else self._names.order
-        load_full_optimizer_state(names, optimizer, state, elsewhere)
+        load_full_optimizer_state(names, optimizer, state, self._elsewhere)
+
+    @property
+    def _elsewhere(self) -> tuple[str, ...]:
+        """Names that other ranks of a pipeline may hold."""
+        return () if self._stages is None else self._names.order
+
+    def _groups_everywhere(self, groups: Sequence[Mapping[str, Any]] | None) -> Sequence[Mapping[str, Any]] | None:
+        """An optimizer's groups with the names that all stages hold, from those of this rank's. A collective."""
+        if self._stages is None:
+            return groups
+        found = [there for there in self._stages.of_all(groups) if there is not None]
+        return joined_groups(found, self._names.order) if found else None
 
     def _release(self) -> None:
         for parts in self._parts:

@@ -1,0 +1,253 @@
+"""Checkpoints of a run that every layout and every number of processes can go on from.
+
+Each rank writes and reads only what it holds, with ``torch.distributed.checkpoint``. The entries are those of torch's
+own ``get_state_dict``: ``model`` by original name, ``optimizer`` by names of parameters; so torch's tools know them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map  # nested containers of an optimizer's state
+
+from autopar.ir.errors import FileFormatError, MismatchError, UnsupportedError, UsageError
+from autopar.runtime.checkpoint_folder import Folder, storage
+from autopar.runtime.module import ParallelModule
+from autopar.runtime.restart import STEP, empty_like, groups_of, listed, load_full_optimizer_state, same_groups
+
+MODEL, OPTIMIZER, TRAINING, EXTRA = "model", "optimizer", "training", "extra"
+STATE, GROUPS = "state", "param_groups"
+
+# What torch reads again without running code.
+DATA = (Tensor, nn.Parameter, bool, int, float, complex, str, bytes, torch.dtype, torch.Size, torch.device)
+
+
+def save(
+    model: ParallelModule, optimizer: torch.optim.Optimizer | None, path: str | os.PathLike[str], *, extra: Any = None
+) -> None:
+    """Write a checkpoint into the folder ``path``: parameters, buffers, optimizer, loss scale, random numbers.
+
+    A collective of all ranks, which share the filesystem. A checkpoint that stands there is replaced when the new one
+    is whole. ``optimizer``: None leaves it out, as does a rank whose stage trains nothing. ``extra``: whatever else a
+    run goes on with, such as a scheduler's state; rank 0's is kept. Raises UsageError where ``path`` is something else
+    or cannot be written, UnsupportedError for optimizers that keep state of a part of a parameter.
+    """
+    folder = Folder.of(path)
+    written = model._unanimous.run(lambda: _as_bytes(extra))
+    model._release()
+    names = _names(model)
+    state: dict[str, Any] = {MODEL: model.state_dict(), TRAINING: model.training_state_dict()}
+    held = model._unanimous.run(lambda: None if optimizer is None else _optimizer_state(names, optimizer))
+    groups = model._groups_everywhere(None if held is None else held[GROUPS])
+    if groups is not None:
+        state[OPTIMIZER] = {STATE: {} if held is None else held[STATE], GROUPS: groups}
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        state[EXTRA] = written
+
+    def write(at: Path) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")
+                writer, group = FileSystemWriter(at), model._unanimous.group
+                state_dict_saver.save(state, storage_writer=writer, process_group=group)
+        except CheckpointException as error:
+            rank, (first, _) = next(iter(sorted(error.failures.items())))
+            raise UsageError(f"{folder.path} cannot be written: rank {rank}: {first}") from None
+
+    folder.written(write, model._unanimous)
+
+
+def load(model: ParallelModule, optimizer: torch.optim.Optimizer | None, path: str | os.PathLike[str]) -> Any:
+    """Continue from a checkpoint, at whatever plan and number of processes it was saved; returns its ``extra``.
+
+    A collective of all ranks. ``optimizer``: of the same groups of parameters as the one saved; None leaves it out.
+    Raises FileFormatError where ``path`` is no whole checkpoint, and MismatchError where it is none of this model, or
+    of this optimizer: both before anything has changed, on all ranks if on one.
+    """
+    folder = Folder.of(path)
+    found = model._unanimous.run(lambda: _Checkpoint(folder, model, optimizer), f"load({str(folder.path)!r})")
+    model._release()
+    return model._unanimous.run(found.take)
+
+
+class _Checkpoint:
+    """What a rank takes from a checkpoint. Making one checks that it fits."""
+
+    def __init__(
+        self, folder: Folder, model: ParallelModule, optimizer: torch.optim.Optimizer | None
+    ) -> None:
+        self._folder, self._model, self._optimizer = folder, model, optimizer
+        self._metadata = folder.metadata()
+        self._names = _names(model)
+        self._held = self._tensors()
+        few = {TRAINING: self._like(TRAINING), OPTIMIZER: {} if optimizer is None else {GROUPS: self._groups()}}
+        self._few = self._read({**few, **dict.fromkeys(EXTRA for _ in storage(self._metadata, EXTRA))})
+        if optimizer is not None:
+            self._states = self._optimizer_states(optimizer)
+
+    def take(self) -> Any:
+        """Load it; returns what was saved besides."""
+        wanted: dict[str, Any] = {MODEL: self._held}
+        if self._optimizer is not None:
+            wanted[OPTIMIZER] = {STATE: self._states}
+        self._read(wanted)
+        if self._optimizer is not None:
+            groups = self._few[OPTIMIZER][GROUPS]
+            state = {STATE: wanted[OPTIMIZER][STATE], GROUPS: groups}
+            load_full_optimizer_state(self._names, self._optimizer, state, self._model._elsewhere)
+        if self._few[TRAINING]:  # what torch's own functions saved has none
+            self._model.load_training_state_dict(self._few[TRAINING])
+        return _from_bytes(self._few.get(EXTRA))
+
+    def _read(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Fill in place. Each rank reads by itself: there is nothing to agree on."""
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")
+                state_dict_loader.load(wanted, storage_reader=self._folder.reader, no_dist=True)
+        except CheckpointException as error:
+            why, _ = next(iter(error.failures.values()))
+            raise FileFormatError(f"{self._folder.path} cannot be read: {why}; load another before going on") from None
+        return wanted
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Those of the model by a name that the checkpoint has; of two names of one tensor the first."""
+        held = self._model.state_dict(keep_vars=True)
+        there = {".".join(map(str, keys)): name for keys, name in storage(self._metadata, MODEL).items()}
+        by_tensor: dict[int, str] = {}
+        for name, tensor in held.items():
+            if name in there:
+                by_tensor.setdefault(id(tensor), name)
+        missing = [name for name, tensor in held.items() if id(tensor) not in by_tensor]
+        others = frozenset(self._model._elsewhere)
+        unexpected = [name for name in there if name not in held and name not in others]
+        if missing or unexpected:
+            raise MismatchError(
+                f"{self._folder.path} is not of this model: missing {listed(missing)}; unexpected {listed(unexpected)}"
+            )
+        for name in by_tensor.values():
+            self._same_shape(there[name], name, held[name].shape)
+        return {name: held[name].detach() for name in by_tensor.values()}
+
+    def _same_shape(self, entry: str, name: str, shape: torch.Size) -> None:
+        kept = self._metadata.state_dict_metadata[entry]
+        theirs = list(kept.size) if isinstance(kept, TensorStorageMetadata) else "no tensor"
+        if theirs != list(shape):
+            raise MismatchError(f"{name} has shape {theirs} in {self._folder.path}, {list(shape)} in the model")
+
+    def _groups(self) -> Any:
+        found = self._like(OPTIMIZER, GROUPS)
+        if not found:
+            raise MismatchError(f"{self._folder.path} has no optimizer: give None to leave it out")
+        return found
+
+    def _optimizer_states(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """To be filled: laid out as the parameters are."""
+        try:
+            same_groups(self._names, optimizer, self._few[OPTIMIZER][GROUPS], self._model._elsewhere)
+        except UsageError as error:
+            raise MismatchError(f"{self._folder.path}: {error}") from None
+        trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        states = {
+            name: self._like(OPTIMIZER, STATE, name, parameter=parameter)
+            for parameter, name in self._names.items() if parameter in trained
+        }  # fmt: skip
+        return {name: state for name, state in states.items() if state}
+
+    def _like(self, *path: str, parameter: nn.Parameter | None = None) -> Any:
+        """What the checkpoint has under ``path``, with room for tensors: on the parameter's device, or the CPU."""
+        made: dict[Any, Any] = {}
+        for keys, entry in storage(self._metadata, *path).items():
+            kept = self._metadata.state_dict_metadata[entry]
+            at = made
+            for key in keys[:-1]:
+                at = at.setdefault(key, {})
+            at[keys[-1]] = None if isinstance(kept, BytesStorageMetadata) else _room(kept, keys[-1], parameter)
+        return _with_lists(made)
+
+
+def _with_lists(made: Any) -> Any:
+    """Torch's planner numbers what is in lists, and names what is in dicts."""
+    if not isinstance(made, dict):
+        return made
+    inside = {key: _with_lists(value) for key, value in made.items()}
+    return [inside[at] for at in sorted(inside)] if inside and all(isinstance(at, int) for at in inside) else inside
+
+
+def _as_bytes(extra: Any) -> io.BytesIO:
+    """Raises UsageError for what is not data: code is never read from it."""
+    _only_data(extra, EXTRA)
+    made = io.BytesIO()
+    torch.save(extra, made)
+    return made
+
+
+def _only_data(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            _only_data(key, f"a key of {where}")
+            _only_data(inside, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple, set):
+        for inside in value:
+            _only_data(inside, f"an entry of {where}")
+    elif value is not None and type(value) not in DATA:
+        kind = type(value)
+        raise UsageError(
+            f"{where} is a {kind.__module__}.{kind.__qualname__}: only tensors, numbers and strings can be saved, and "
+            "lists, tuples, sets and dicts of them"
+        )
+
+
+def _from_bytes(data: io.BytesIO | None) -> Any:
+    if data is None:
+        return None
+    data.seek(0)
+    return torch.load(data, weights_only=True)
+
+
+def _names(model: ParallelModule) -> dict[nn.Parameter, str]:
+    return {parameter: name for name, parameter in model.named_parameters()}
+
+
+def _room(kept: Any, key: Any, parameter: nn.Parameter | None) -> Tensor:
+    if parameter is None or key == STEP:
+        return torch.empty(kept.size, dtype=kept.properties.dtype)
+    return empty_like(parameter, kept.size, kept.properties.dtype)
+
+
+def _optimizer_state(names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state by names, in this rank's layout."""
+    groups = groups_of(names, optimizer)
+    state: dict[str, Any] = {}
+    for parameter, name in names.items():
+        if parameter in optimizer.state:
+            state[name] = {
+                key: tree_map(lambda v, k=key, p=parameter, n=name: _storable(v, p, f"{n}: {k}"), value)
+                for key, value in optimizer.state[parameter].items()
+            }
+    return {STATE: state, GROUPS: groups}
+
+
+def _storable(value: Any, parameter: nn.Parameter, what: str) -> Any:
+    """Raises UnsupportedError for what no layout can tell the whole of."""
+    partial = isinstance(value, DTensor) and any(placement.is_partial() for placement in value.placements)
+    plain = isinstance(value, Tensor) and not isinstance(value, DTensor) and value.dim() > 0
+    cut = isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape
+    if partial or (plain and cut):
+        raise UnsupportedError(
+            f"{what} of the optimizer is {'a sum in parts' if partial else 'a plain tensor'}, which may be of this "
+            "rank's part of the parameter alone: only state that is laid out as its parameter can be saved"
+        )
+    return value.detach() if isinstance(value, Tensor) else value

@@ -1,0 +1,149 @@
+"""The folder of a checkpoint: written beside what stands there and put in its place at once; checked before it is read.
+
+Whatever ends a save, what was saved before is still there.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
+
+from autopar.ir.errors import FileFormatError, UnsupportedError, UsageError
+from autopar.runtime.unanimous import Unanimous
+
+METADATA = ".metadata"  # torch's name for what lists all tensors; written last
+
+# What unpickling raises for bytes that are no such file.
+NOT_PICKLED = (pickle.UnpicklingError, EOFError, LookupError, AttributeError, ImportError, TypeError, ValueError)
+
+SEEN_WITHIN_S = 10.0  # other hosts may see a new folder so much later
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where one checkpoint is, on a filesystem that all ranks share."""
+
+    path: Path
+
+    @staticmethod
+    def of(path: str | os.PathLike[str]) -> Folder:
+        """Raises UnsupportedError for an address of a remote store."""
+        if "://" in os.fspath(path):
+            raise UnsupportedError(f"{path}: checkpoints are folders of a filesystem; give a path without ://")
+        return Folder(Path(os.path.abspath(path)))
+
+    @property
+    def unfinished(self) -> Path:
+        """Where it is written."""
+        return self.path.with_name(f".{self.path.name}.unfinished")
+
+    @property
+    def replaced(self) -> Path:
+        """Where the one before is while this one takes its place."""
+        return self.path.with_name(f".{self.path.name}.replaced")
+
+    def written(self, write: Callable[[Path], None], ranks: Unanimous) -> None:
+        """Let all ranks ``write`` and put what they wrote in its place. A collective.
+
+        Raises UsageError where the path holds something else than a checkpoint, or cannot be written.
+        """
+        first = not dist.is_initialized() or dist.get_rank() == 0
+        ranks.run(self._begin if first else lambda: None, f"save({str(self.path)!r})")
+        ranks.run(self._seen)
+        try:
+            write(self.unfinished)
+        except BaseException:
+            if first:
+                shutil.rmtree(self.unfinished, ignore_errors=True)
+            raise
+        ranks.run(self._finish if first else lambda: None)
+
+    def _begin(self) -> None:
+        if self.path.exists() and not (self.path.is_dir() and self._replaceable()):
+            raise UsageError(f"{self.path} is no checkpoint and would be replaced by one: name another folder")
+        try:
+            for old in (self.unfinished, *([self.replaced] if self.path.exists() else [])):
+                if old.exists():
+                    shutil.rmtree(old)
+            self.unfinished.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be written: {error.strerror or error}") from None
+
+    def _replaceable(self) -> bool:
+        """A checkpoint, or an empty folder."""
+        return (self.path / METADATA).is_file() or not any(self.path.iterdir())
+
+    def _seen(self) -> None:
+        until = time.monotonic() + SEEN_WITHIN_S
+        while not self.unfinished.is_dir():
+            if time.monotonic() > until:
+                raise UsageError(f"{self.path}: this rank does not see the folder; all ranks must share its filesystem")
+            time.sleep(0.05)
+
+    def _finish(self) -> None:
+        try:
+            if self.path.exists():
+                self.path.rename(self.replaced)
+            self.unfinished.rename(self.path)
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"{self.path} cannot be written: {why}; the checkpoint is in {self.unfinished}") from None
+        shutil.rmtree(self.replaced, ignore_errors=True)
+
+    @cached_property
+    def reader(self) -> FileSystemReader:
+        return FileSystemReader(self.path)
+
+    def metadata(self) -> Metadata:
+        """What is in it. Raises FileFormatError where it is none, or a part of it is missing."""
+        if not (self.path / METADATA).is_file():
+            raise FileFormatError(f"{self.path}: {self._missing()}", details={"file": str(self.path)})
+        try:
+            found = self.reader.read_metadata()
+        except (OSError, *NOT_PICKLED) as error:
+            raise FileFormatError(
+                f"{self.path / METADATA} cannot be read: {error}", details={"file": str(self.path)}
+            ) from None
+        self._check(found)
+        return found
+
+    def _missing(self) -> str:
+        if (self.replaced / METADATA).is_file():
+            return f"no checkpoint; a save ended as it took the place of {self.replaced}, which is whole"
+        if not self.path.exists():
+            return "no such folder"
+        return f"no checkpoint: {METADATA} is missing"
+
+    def _check(self, found: Metadata) -> None:
+        """All files are as long as is said of them."""
+        ends: dict[str, int] = {}
+        for info in (found.storage_data or {}).values():
+            ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
+        for name, end in sorted(ends.items()):
+            file = self.path / name
+            there = file.stat().st_size if file.is_file() else None
+            if there is None or there < end:
+                what = "is missing" if there is None else f"has {there} bytes of {end}"
+                raise FileFormatError(
+                    f"{file} {what}: the checkpoint is damaged; load another", details={"file": str(file)}
+                )
+
+
+def storage(metadata: Metadata, *path: Any) -> dict[tuple[Any, ...], str]:
+    """The entries under ``path`` by the rest of their own paths: names that torch's planner made of nested keys."""
+    nested: dict[str, tuple[Any, ...]] = metadata.planner_data or {}
+    return {
+        keys[len(path) :]: name for name in metadata.state_dict_metadata
+        if (keys := tuple(nested.get(name, (name,))))[: len(path)] == path
+    }  # fmt: skip
