@@ -86,8 +86,7 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         made.clear()
         once = trace(model, inputs, loss_fn=loss_fn)
         same(once, trace(model, inputs, loss_fn=loss_fn, repeated_once=False))
-        assert len(made) == 1
-        return len(made[0].calls)
+        return len(made[-1].calls)  # a first try may find that experts use parameters that it hid
 
     return run
 
