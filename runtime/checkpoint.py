@@ -25,7 +25,16 @@ from torch.utils._pytree import tree_map  # nested containers of an optimizer's 
 from autopar.ir.errors import FileFormatError, MismatchError, UnsupportedError, UsageError
 from autopar.runtime.checkpoint_folder import Folder, storage
 from autopar.runtime.module import ParallelModule
-from autopar.runtime.restart import STEP, empty_like, groups_of, listed, load_full_optimizer_state, same_groups
+from autopar.runtime.restart import (
+    STEP,
+    bounds,
+    empty_like,
+    groups_of,
+    listed,
+    load_full_optimizer_state,
+    same_groups,
+)
+from autopar.runtime.torch_private import chunks
 
 MODEL, OPTIMIZER, TRAINING, EXTRA = "model", "optimizer", "training", "extra"
 STATE, GROUPS = "state", "param_groups"
@@ -48,8 +57,14 @@ def save(
     written = model._unanimous.run(lambda: _as_bytes(extra))
     model._release()
     names = _names(model)
-    state: dict[str, Any] = {MODEL: model.state_dict(), TRAINING: model.training_state_dict()}
-    held = model._unanimous.run(lambda: None if optimizer is None else _optimizer_state(names, optimizer))
+    tensors = model.state_dict()
+    state: dict[str, Any] = {MODEL: tensors, TRAINING: model.training_state_dict()}
+
+    def checked() -> dict[str, Any] | None:
+        _known_to_torch(tensors)
+        return None if optimizer is None else _optimizer_state(names, optimizer)
+
+    held = model._unanimous.run(checked)
     groups = model._groups_everywhere(None if held is None else held[GROUPS])
     if groups is not None:
         state[OPTIMIZER] = {STATE: {} if held is None else held[STATE], GROUPS: groups}
@@ -137,6 +152,7 @@ class _Checkpoint:
             raise MismatchError(
                 f"{self._folder.path} is not of this model: missing {listed(missing)}; unexpected {listed(unexpected)}"
             )
+        _known_to_torch(held)
         for name in by_tensor.values():
             self._same_shape(there[name], name, held[name].shape)
         return {name: held[name].detach() for name in by_tensor.values()}
@@ -219,6 +235,18 @@ def _from_bytes(data: io.BytesIO | None) -> Any:
 
 def _names(model: ParallelModule) -> dict[nn.Parameter, str]:
     return {parameter: name for name, parameter in model.named_parameters()}
+
+
+def _known_to_torch(tensors: Mapping[str, Tensor]) -> None:
+    """Raise UnsupportedError where torch takes a part for another one: what is cut twice and unevenly, say."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            ours, theirs = bounds(tensor.shape, tensor), chunks(tensor)
+            if any(size for _, size in ours) and theirs != [ours]:
+                raise UnsupportedError(
+                    f"{name} {list(tensor.shape)} is laid out {tensor.placements}, of which torch {torch.__version__} "
+                    "knows no part in a checkpoint: use another ZeRO level or mesh, or a newer torch"
+                )
 
 
 def _room(kept: Any, key: Any, parameter: nn.Parameter | None) -> Tensor:

@@ -22,21 +22,30 @@ from autopar.runtime.dtensors import gathered
 STEP = "step"
 
 
-def cut(whole: Tensor, like: DTensor) -> Tensor:
-    """This device's part of a whole tensor that is laid out like ``like``: the inverse of ``gathered``.
+def bounds(shape: Sequence[int], like: DTensor) -> list[tuple[int, int]]:
+    """Where this device's part of a whole of ``shape`` begins in each dim, and how much it is, laid out like ``like``.
 
     What FSDP2 cut, it cut out of what another axis had cut before.
     """
     mesh, coordinate = like.device_mesh, like.device_mesh.get_coordinate()
     assert coordinate is not None
+    found = [(0, extent) for extent in shape]
     plain = [type(placement) is Shard for placement in like.placements]
     for at in sorted(range(len(plain)), key=lambda index: (not plain[index], index)):
         placement = like.placements[at]
         if not isinstance(placement, Replicate):
             dim = int(placement.dim)  # type: ignore[attr-defined]  # Shard, or FSDP2's private kind of it
-            size = -(-whole.shape[dim] // mesh.size(at))
-            start = min(coordinate[at] * size, whole.shape[dim])
-            whole = whole.narrow(dim, start, min(size, whole.shape[dim] - start))
+            start, extent = found[dim]
+            size = -(-extent // mesh.size(at))
+            before = min(coordinate[at] * size, extent)
+            found[dim] = start + before, min(size, extent - before)
+    return found
+
+
+def cut(whole: Tensor, like: DTensor) -> Tensor:
+    """This device's part of a whole tensor that is laid out like ``like``: the inverse of ``gathered``."""
+    for dim, (start, size) in enumerate(bounds(whole.shape, like)):
+        whole = whole.narrow(dim, start, size)
     return whole
 
 

@@ -70,6 +70,15 @@ def replicate(
     return with_fsdp(module, mesh=mesh, mp_policy=policy, ignored_params=ignored)
 
 
+def chunks(tensor: DTensor) -> list[list[tuple[int, int]]]:
+    """Where in the whole a checkpoint finds this device's parts: for each dim where it begins and its size.
+
+    ``DTensor.__create_chunk_list__``: what ``torch.distributed.checkpoint`` itself asks.
+    """
+    found = tensor.__create_chunk_list__()
+    return [list(zip(map(int, chunk.offsets), map(int, chunk.sizes), strict=True)) for chunk in found]
+
+
 def forget_meshes() -> None:
     """Empty what DTensor remembers of operations: results that name meshes of process groups that may be gone.
 

@@ -20,8 +20,8 @@ from tests.models import bert, inputs
 from tests.parity.processes import NETWORKS
 
 PUBLIC = [
-    "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "nn", "parallelize", "plan", "register_rule",
-    "replicate", "split", "stage", "verify",
+    "Cluster", "CostProfile", "ParallelModule", "Plan", "errors", "load", "nn", "parallelize", "plan", "register_rule",
+    "replicate", "save", "split", "stage", "verify",
 ]  # fmt: skip
 FAIR = str(NETWORKS / "fair.toml")
 PLANNED_TWICE = """

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
@@ -18,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.tensor import DTensor, Shard
 
 import autopar
+from autopar.runtime import checkpoint
 from autopar.runtime.module import ParallelModule
 from tests.families import FAMILIES
 from tests.harness import refusal
@@ -168,6 +170,9 @@ def folders(case: Case, other: Case, path: str) -> dict[str, Any]:
     optimizer.state[next(iter(model.parameters()))]["row"] = torch.ones(3)
     found["part"] = refusal(autopar.save, model, optimizer, whole)
     del optimizer.state[next(iter(model.parameters()))]["row"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "chunks", lambda tensor: [[(1, size) for size in tensor.to_local().shape]])
+        found["chunks"] = refusal(autopar.save, model, optimizer, whole)
     after = state(model, optimizer)
     found["unchanged"] = same(before, after)
     autopar.load(model, None, whole)

@@ -55,6 +55,7 @@ def test_what_cannot_be_saved_is_told() -> None:
         assert "is no checkpoint and would be replaced by one" in found["over a folder"]
         assert "an entry of extra['a'] is a torch.nn.modules.linear.Linear" in found["extra"]
         assert "row of the optimizer is a plain tensor" in found["part"]
+        assert "of which torch 2." in found["chunks"]
 
 
 def test_a_save_takes_the_place_of_the_one_before_when_it_is_whole(tmp_path: Path) -> None:
