@@ -56,8 +56,13 @@ def device_name(device: torch.device) -> str:
     if device.type == "cpu":
         return "CPU"
     reported = torch.cuda.get_device_name(device)
+    name = known_gpu(reported)
+    if name is None:
+        raise UsageError(f"no figures for {reported!r}; give cluster= and a profile that has the device")
+    return name
+
+
+def known_gpu(reported: str) -> str | None:
+    """The device of the built-in profile that a driver's name means, if it has it."""
     known = load_profile(None).data.device
-    for word, name in CUDA_NAMES:
-        if word in reported.replace(" ", "-") and name in known:
-            return name
-    raise UsageError(f"no figures for {reported!r}; give cluster= and a profile that has the device")
+    return next((name for word, name in CUDA_NAMES if word in reported.replace(" ", "-") and name in known), None)

@@ -46,6 +46,7 @@ def command() -> Any:
     profile = typer.Typer(help="Cost profiles: the figures that prices are made of.", **_SETTINGS)
     profile.command("list")(profile_command.list_)
     profile.command("show")(profile_command.show)
+    profile.command("calibrate")(profile_command.calibrate)
     profile.command("validate")(profile_command.validate)
     app.add_typer(profile, name="profile")
     cluster = typer.Typer(help="What a cluster is taken to be.", **_SETTINGS)

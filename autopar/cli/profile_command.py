@@ -1,4 +1,4 @@
-"""``autopar profile list|show|validate``: cost profiles."""
+"""``autopar profile list|show|calibrate|validate``: cost profiles."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from typing import Annotated
 import typer
 
 from autopar.cli import options
-from autopar.cli.output import print_json, stdout
+from autopar.cli.output import check_writable, note, print_json, progress, stdout, write_atomic
 
 ProfileArgument = Annotated[
     str | None, typer.Argument(metavar="NAME|FILE", help="Default: the built-in figures.", show_default=False)
+]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Save the profile as TOML.", show_default=False)]
+MeasuredDevice = Annotated[
+    str | None, typer.Option("--device", help="cuda or cpu; default: GPUs if there are any.", show_default=False)
+]
+Processes = Annotated[
+    int | None, typer.Option("--nproc", help="Default: one for each GPU or core.", show_default=False)
 ]
 ProfileFile = Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file.", show_default=False)]
 
@@ -44,6 +51,35 @@ def show(
     from autopar.cli.profile_view import show_profile
 
     show_profile(loaded)
+
+
+def calibrate(
+    output: Output = None, device: MeasuredDevice = None, nproc: Processes = None,
+    as_json: options.AsJson = False, debug: options.Debug = False,
+) -> None:  # fmt: skip
+    """Measure this machine, and write a profile of it: rates of its devices, seconds of operations, its links."""
+    if output is not None:
+        check_writable(output)
+    with progress("loading torch"):
+        from autopar.calibrating import calibrate, toml
+    with progress("measuring") as say:
+        tables = calibrate(device, nproc, say)
+    if output is not None:
+        write_atomic(output, toml(tables).encode())
+        note(f"saved {output}")
+    if as_json:
+        print_json(tables)
+        return
+    from autopar.calibrating.document import rows
+    from autopar.cli.tables import table
+    from autopar.cost_model import load_profile
+
+    before = load_profile(None).data.model_dump(mode="json", exclude_none=True)
+    stdout().print(table(("figure", "measured", "built-in"), list(rows(tables, before))))
+    curves = ", ".join((*tables["efficiency"], *tables["op"]))
+    stdout().print(f"and, by size: {curves}", soft_wrap=True)
+    if "link" not in tables:
+        note("one process has no links: they are the built-in ones; --nproc 2 or more measures them")
 
 
 def validate(path: ProfileFile, as_json: options.AsJson = False, debug: options.Debug = False) -> None:

@@ -1,0 +1,70 @@
+"""Calibration runs on this machine, in processes that work at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from autopar.calibrating import measure
+from autopar.calibrating.measure import Measured
+from autopar.calibrating.probes import MOVED
+from tests import harness
+from tests.harness import refusal
+
+SMALL = {"LEAST_S": 1e-4, "PRODUCTS": (32, 2, 64), "ROWS": (32, 2, 64), "NUMELS": (2**14, 2, 2**15),
+         "COPIED_BYTES": {"cpu": 2**20}, "PAYLOAD_BYTES": (2**10, 4, 2**12)}  # fmt: skip
+
+
+def measured() -> list[Any]:
+    """In each process, at small sizes: what rank 0 tells."""
+    said: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SMALL.items():
+            patch.setattr(measure, name, value)
+        measure.run(torch.distributed.get_rank(), lambda what: said.append(_plain(what)), "cpu")
+    return said
+
+
+def failing() -> str:
+    """What is told where an operation fails."""
+    def broken(*sizes: object) -> object:
+        raise RuntimeError("out of memory\nand more")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "copied", broken)
+        return refusal(lambda: measure.run(torch.distributed.get_rank(), lambda what: None, "cpu"))
+
+
+def _plain(what: object) -> object:
+    return vars(what) if isinstance(what, Measured) else what
+
+
+def test_everything_is_measured_by_processes_at_once() -> None:
+    first, second = harness.run_processes(2, measured)
+    assert second == []
+    *steps, found = first
+    assert steps[0] == "copies"
+    assert steps[-4:] == ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+    assert found["processes"] == 2
+    assert set(found["flops_s"]) == {"f64", "f32", "bf16", "f16"}
+    assert list(found["flops_s"]["f32"]) == [2 * 32**3, 2 * 64**3]
+    assert set(found["seconds"]) == set(MOVED)
+    assert all(len(points) == 2 for points in found["seconds"].values())
+    assert set(found["collective_s"]["all_to_all"]) == {2**10, 2**12}
+    points = [*found["seconds"].values(), *found["collective_s"].values(), *found["flops_s"].values()]
+    assert all(value > 0 for each in points for value in each.values())
+
+
+def test_traffic_is_what_the_cost_model_counts() -> None:
+    """Of x * y: both and the result forward; the table holds the mean of forward and backward."""
+    probe = MOVED["aten.mul.Tensor"](2**14, torch.float32, torch.device("cpu"))
+    forward = 3 * 2**14 * 4
+    assert probe.work().backward
+    assert probe.work().bytes == forward * 3
+    probe.step()()
+
+
+def test_a_device_that_fails_is_told_of() -> None:
+    assert harness.run_processes(1, failing) == ["the measurement failed on cpu: out of memory"]
