@@ -1,7 +1,8 @@
 """``python -m benchmarks.predicted``: the time of a step as planned and as measured here, by profile.
 
 The machine is calibrated first. Then models are planned with the built-in figures and with those measured, and each
-plan is run; with the measured figures, predictions are to be within a third.
+plan is run. In one process predictions with measured figures are to be within a quarter. Several processes on a few
+cores share them with what sends, and with torch's own work on shards, which no price has: they are for information.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 5
-WITHIN = 1.33  # of the measured time, with measured figures
+WITHIN = 1.25  # of the measured time, with measured figures, in one process
 PROFILES = ("builtin", "measured")
 MESHES = {1: ({"dp": 1},), 2: ({"dp": 2}, {"tp": 2})}
 
@@ -86,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for found in conversation(measure, processes, profiles, MESHES[processes], options.tiny):
                 name, mesh, profile, planned_s, measured_s = found
                 ratio = planned_s / measured_s
-                kept &= options.tiny or profile == "builtin" or 1 / WITHIN <= ratio <= WITHIN
+                held = processes == 1 and profile == "measured" and not options.tiny
+                kept &= not held or 1 / WITHIN <= ratio <= WITHIN
                 axes = ", ".join(f"{axis} {size}" for axis, size in mesh.items())
                 times = f"{planned_s * 1e3:>7.0f} ms {measured_s * 1e3:>7.0f} ms"
                 print(f"{name:<8} {axes:<6} {profile:<9} {times}  {ratio:.2f}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from autopar.runtime.dtypes import IR_DTYPES
 aten = torch.ops.aten
 WIDTH = 1024  # of the rows that are normalized, summed or attended to
 CLASSES = 8192
+COLD_BYTES = 2**26  # more than caches hold
 HEADS, HEAD = 8, 64  # of attention
 
 
@@ -113,9 +115,13 @@ MOVED: dict[str, Maker] = dict([
 
 
 def product(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Callable[[], object], int]:
-    """A square matrix product and its flops."""
-    a, b = (torch.rand(n, n, dtype=dtype, device=device) for _ in range(2))
-    return lambda: a @ b, 2 * n**3
+    """A square matrix product and its flops, of other operands each time: in training none is in a cache."""
+    pairs = max(1, COLD_BYTES // (2 * n**2 * dtype.itemsize))
+    drawn = itertools.cycle([
+        (torch.rand(n, n, dtype=dtype, device=device), torch.rand(n, n, dtype=dtype, device=device))
+        for _ in range(pairs)
+    ])  # fmt: skip
+    return lambda: torch.mm(*next(drawn)), 2 * n**3
 
 
 def attention(rows: int, dtype: torch.dtype, device: torch.device) -> tuple[Callable[[], object], int]:
