@@ -142,6 +142,13 @@ def test_unequal_devices_are_near_the_proportional_bound(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_the_benchmark_of_predictions_runs(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[device.CPU]\nfp32_tflops = 0.1\n")
+    out = run(tmp_path, "benchmarks.predicted", "--tiny", "--profile", str(tmp_path / "mine.toml"))
+    assert len([line for line in out.splitlines() if " ms " in line]) == 18
+
+
+@pytest.mark.slow
 def test_the_benchmark_of_experts_runs(tmp_path: Path) -> None:
     """Equal outputs, the fastest rival named, a ratio with its interval, and the question of more experts."""
     out = run(tmp_path, "benchmarks.moe", "--tiny", "--pairs", "6", "--device", "cpu")
