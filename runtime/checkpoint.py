@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map  # nested containers of an optimizer's state
 
 from autopar.ir.errors import FileFormatError, MismatchError, UnsupportedError, UsageError
-from autopar.runtime.checkpoint_folder import Folder, storage
+from autopar.runtime.checkpoint_folder import Folder, tree
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.restart import (
     STEP,
@@ -53,8 +53,9 @@ def save(
     run goes on with, such as a scheduler's state; rank 0's is kept. Raises UsageError where ``path`` is something else
     or cannot be written, UnsupportedError for optimizers that keep state of a part of a parameter.
     """
-    folder = Folder.of(path)
+    _refuse_other(model, "save")
     written = model._unanimous.run(lambda: _as_bytes(extra))
+    folder = model._unanimous.run(lambda: Folder.of(path))
     model._release()
     names = _names(model)
     tensors = model.state_dict()
@@ -91,10 +92,16 @@ def load(model: ParallelModule, optimizer: torch.optim.Optimizer | None, path: s
     Raises FileFormatError where ``path`` is no whole checkpoint, and MismatchError where it is none of this model, or
     of this optimizer: both before anything has changed, on all ranks if on one.
     """
-    folder = Folder.of(path)
+    _refuse_other(model, "load")
+    folder = model._unanimous.run(lambda: Folder.of(path))
     found = model._unanimous.run(lambda: _Checkpoint(folder, model, optimizer), f"load({str(folder.path)!r})")
     model._release()
     return model._unanimous.run(found.take)
+
+
+def _refuse_other(model: object, call: str) -> None:
+    if not isinstance(model, ParallelModule):
+        raise UsageError(f"{call}: {type(model).__name__} is no ParallelModule: give what autopar.parallelize returned")
 
 
 class _Checkpoint:
@@ -105,10 +112,11 @@ class _Checkpoint:
     ) -> None:
         self._folder, self._model, self._optimizer = folder, model, optimizer
         self._metadata = folder.metadata()
+        self._tree = tree(self._metadata)
         self._names = _names(model)
         self._held = self._tensors()
         few = {TRAINING: self._like(TRAINING), OPTIMIZER: {} if optimizer is None else {GROUPS: self._groups()}}
-        self._few = self._read({**few, **dict.fromkeys(EXTRA for _ in storage(self._metadata, EXTRA))})
+        self._few = self._read({**few, **({EXTRA: None} if EXTRA in self._tree else {})})
         if optimizer is not None:
             self._states = self._optimizer_states(optimizer)
 
@@ -140,7 +148,7 @@ class _Checkpoint:
     def _tensors(self) -> dict[str, Tensor]:
         """Those of the model by a name that the checkpoint has; of two names of one tensor the first."""
         held = self._model.state_dict(keep_vars=True)
-        there = {".".join(map(str, keys)): name for keys, name in storage(self._metadata, MODEL).items()}
+        there = self._tree.get(MODEL, {})
         by_tensor: dict[int, str] = {}
         for name, tensor in held.items():
             if name in there:
@@ -184,22 +192,22 @@ class _Checkpoint:
 
     def _like(self, *path: str, parameter: nn.Parameter | None = None) -> Any:
         """What the checkpoint has under ``path``, with room for tensors: on the parameter's device, or the CPU."""
-        made: dict[Any, Any] = {}
-        for keys, entry in storage(self._metadata, *path).items():
-            kept = self._metadata.state_dict_metadata[entry]
-            at = made
-            for key in keys[:-1]:
-                at = at.setdefault(key, {})
-            at[keys[-1]] = None if isinstance(kept, BytesStorageMetadata) else _room(kept, keys[-1], parameter)
-        return _with_lists(made)
+        at: Any = self._tree
+        for key in path:
+            at = at.get(key, {})
+        return self._room(at, path[-1], parameter)
 
-
-def _with_lists(made: Any) -> Any:
-    """Torch's planner numbers what is in lists, and names what is in dicts."""
-    if not isinstance(made, dict):
-        return made
-    inside = {key: _with_lists(value) for key, value in made.items()}
-    return [inside[at] for at in sorted(inside)] if inside and all(isinstance(at, int) for at in inside) else inside
+    def _room(self, at: Any, key: Any, parameter: nn.Parameter | None) -> Any:
+        if isinstance(at, dict):
+            inside = {key: self._room(value, key, parameter) for key, value in at.items()}
+            numbered = inside and all(isinstance(key, int) for key in inside)
+            return [inside[number] for number in sorted(inside)] if numbered else inside
+        kept = self._metadata.state_dict_metadata[at]
+        if isinstance(kept, BytesStorageMetadata):
+            return None
+        if parameter is None or key == STEP:
+            return torch.empty(kept.size, dtype=kept.properties.dtype)
+        return empty_like(parameter, kept.size, kept.properties.dtype)
 
 
 def _as_bytes(extra: Any) -> io.BytesIO:
@@ -247,12 +255,6 @@ def _known_to_torch(tensors: Mapping[str, Tensor]) -> None:
                     f"{name} {list(tensor.shape)} is laid out {tensor.placements}, of which torch {torch.__version__} "
                     "knows no part in a checkpoint: use another ZeRO level or mesh, or a newer torch"
                 )
-
-
-def _room(kept: Any, key: Any, parameter: nn.Parameter | None) -> Tensor:
-    if parameter is None or key == STEP:
-        return torch.empty(kept.size, dtype=kept.properties.dtype)
-    return empty_like(parameter, kept.size, kept.properties.dtype)
 
 
 def _optimizer_state(names: Mapping[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

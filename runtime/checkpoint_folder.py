@@ -140,10 +140,14 @@ class Folder:
                 )
 
 
-def storage(metadata: Metadata, *path: Any) -> dict[tuple[Any, ...], str]:
-    """The entries under ``path`` by the rest of their own paths: names that torch's planner made of nested keys."""
+def tree(metadata: Metadata) -> dict[Any, Any]:
+    """Names of the entries in nested dicts, by the keys that torch's planner made them of: names, numbers in lists."""
     nested: dict[str, tuple[Any, ...]] = metadata.planner_data or {}
-    return {
-        keys[len(path) :]: name for name in metadata.state_dict_metadata
-        if (keys := tuple(nested.get(name, (name,))))[: len(path)] == path
-    }  # fmt: skip
+    top: dict[Any, Any] = {}
+    for name in metadata.state_dict_metadata:
+        *path, last = nested.get(name, (name,))
+        at = top
+        for key in path:
+            at = at.setdefault(key, {})
+        at[last] = name
+    return top
