@@ -112,7 +112,8 @@ class _Checkpoint:
     ) -> None:
         self._folder, self._model, self._optimizer = folder, model, optimizer
         self._metadata = folder.metadata()
-        self._tree = tree(self._metadata)
+        entries = tree(self._metadata)
+        self._tree = {MODEL: entries} if folder.pretrained else entries
         self._names = _names(model)
         self._held = self._tensors()
         few = {TRAINING: self._like(TRAINING), OPTIMIZER: {} if optimizer is None else {GROUPS: self._groups()}}
@@ -139,7 +140,8 @@ class _Checkpoint:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")
-                state_dict_loader.load(wanted, storage_reader=self._folder.reader, no_dist=True)
+                given = wanted.get(MODEL, {}) if self._folder.pretrained else wanted
+                state_dict_loader.load(given, storage_reader=self._folder.reader, no_dist=True)
         except CheckpointException as error:
             why, _ = next(iter(error.failures.values()))
             raise FileFormatError(f"{self._folder.path} cannot be read: {why}; load another before going on") from None

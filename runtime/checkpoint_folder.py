@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import Metadata
 
 from autopar.ir.errors import FileFormatError, UnsupportedError, UsageError
@@ -102,11 +103,18 @@ class Folder:
         shutil.rmtree(self.replaced, ignore_errors=True)
 
     @cached_property
+    def pretrained(self) -> bool:
+        """Whether it holds weights as Hugging Face's ``save_pretrained`` leaves them, by names of parameters alone."""
+        return not (self.path / METADATA).is_file() and any(self.path.glob("*.safetensors"))
+
+    @cached_property
     def reader(self) -> FileSystemReader:
-        return FileSystemReader(self.path)
+        return HuggingFaceStorageReader(str(self.path)) if self.pretrained else FileSystemReader(self.path)
 
     def metadata(self) -> Metadata:
         """What is in it. Raises FileFormatError where it is none, or a part of it is missing."""
+        if self.pretrained:
+            return self._of_weights()
         if not (self.path / METADATA).is_file():
             raise FileFormatError(f"{self.path}: {self._missing()}", details={"file": str(self.path)})
         try:
@@ -117,6 +125,14 @@ class Folder:
             ) from None
         self._check(found)
         return found
+
+    def _of_weights(self) -> Metadata:
+        try:
+            return self.reader.read_metadata()
+        except ImportError:
+            raise UnsupportedError(f"{self.path} holds safetensors: pip install safetensors to read them") from None
+        except Exception as error:  # noqa: BLE001 — safetensors has an error of its own
+            raise FileFormatError(f"{self.path} cannot be read: {error}", details={"file": str(self.path)}) from None
 
     def _missing(self) -> str:
         if (self.replaced / METADATA).is_file():

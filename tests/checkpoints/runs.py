@@ -227,3 +227,14 @@ def replaced(case: Case, path: str) -> dict[str, Any]:
     found["extra"] = autopar.load(model, optimizer, path)
     found["loaded"] = same(second, state(model, optimizer))
     return found
+
+
+def pretrained(case: Case, path: str) -> dict[str, Any]:
+    """What a model on meta has after weights of Hugging Face were loaded; what is told of another's."""
+    model, inputs = case.build()
+    model.to("meta").tie_weights()  # type: ignore[operator]  # of transformers
+    parallel = autopar.parallelize(model, inputs, mesh=dict(case.mesh), profile=FREE, **case.options)
+    optimizer = optim.AdamW(parallel.parameters())
+    found: dict[str, Any] = {"optimizer": refusal(autopar.load, parallel, optimizer, path)}
+    assert autopar.load(parallel, None, path) is None
+    return {**found, "model": parallel.full_state_dict()}
