@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,8 @@ def save(
     or cannot be written, UnsupportedError for optimizers that keep state of a part of a parameter.
     """
     _refuse_other(model, "save")
+    folder = _agreed(model, optimizer, path, "save")
     written = model._unanimous.run(lambda: _as_bytes(extra))
-    folder = model._unanimous.run(lambda: Folder.of(path))
     model._release()
     names = _names(model)
     tensors = model.state_dict()
@@ -93,8 +94,8 @@ def load(model: ParallelModule, optimizer: torch.optim.Optimizer | None, path: s
     of this optimizer: both before anything has changed, on all ranks if on one.
     """
     _refuse_other(model, "load")
-    folder = model._unanimous.run(lambda: Folder.of(path))
-    found = model._unanimous.run(lambda: _Checkpoint(folder, model, optimizer), f"load({str(folder.path)!r})")
+    folder = _agreed(model, optimizer, path, "load")
+    found = model._unanimous.run(lambda: _Checkpoint(folder, model, optimizer))
     model._release()
     return model._unanimous.run(found.take)
 
@@ -102,6 +103,33 @@ def load(model: ParallelModule, optimizer: torch.optim.Optimizer | None, path: s
 def _refuse_other(model: object, call: str) -> None:
     if not isinstance(model, ParallelModule):
         raise UsageError(f"{call}: {type(model).__name__} is no ParallelModule: give what autopar.parallelize returned")
+
+
+def _agreed(
+    model: ParallelModule, optimizer: object, path: object, call: str
+) -> Folder:
+    """The folder, if all ranks name it and all that hold trained parameters give an optimizer, or none does."""
+    folder = model._unanimous.run(lambda: Folder.of(path))
+
+    def checked() -> None:
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise UsageError(f"{call}: {type(optimizer).__name__} is no optimizer of torch")
+        if torch.is_inference_mode_enabled():
+            raise UsageError(f"{call} within torch.inference_mode(): its tensors keep no versions; use torch.no_grad()")
+
+    trains = any(parameter.requires_grad for parameter in model.parameters())
+    given = type(optimizer).__name__ if optimizer is not None else "no optimizer"
+    model._unanimous.run(checked, f"{call}({str(folder.path)!r})")
+    everywhere = model._places([given] if optimizer is not None or trains else [])
+    kinds = sorted({kind for place in everywhere for kind in place})
+    text = kinds[0] if len(kinds) == 1 else ", ".join(kinds) or given
+    model._unanimous.run(lambda: _refuse_several(call, kinds), f"{call} with {text}")
+    return folder
+
+
+def _refuse_several(call: str, kinds: list[str]) -> None:
+    if len(kinds) > 1:
+        raise UsageError(f"{call}: places of the pipeline give {', '.join(kinds)}: all that train give the same")
 
 
 class _Checkpoint:
@@ -116,8 +144,8 @@ class _Checkpoint:
         self._tree = {MODEL: entries} if folder.pretrained else entries
         self._names = _names(model)
         self._held = self._tensors()
-        few = {TRAINING: self._like(TRAINING), OPTIMIZER: {} if optimizer is None else {GROUPS: self._groups()}}
-        self._few = self._read({**few, **({EXTRA: None} if EXTRA in self._tree else {})})
+        self._few = self._read({OPTIMIZER: {} if optimizer is None else {GROUPS: self._groups()}, **self._ours()})
+        self._extra = _from_bytes(self._few.get(EXTRA))
         if optimizer is not None:
             self._states = self._optimizer_states(optimizer)
 
@@ -131,9 +159,20 @@ class _Checkpoint:
             groups = self._few[OPTIMIZER][GROUPS]
             state = {STATE: wanted[OPTIMIZER][STATE], GROUPS: groups}
             load_full_optimizer_state(self._names, self._optimizer, state, self._model._elsewhere)
-        if self._few[TRAINING]:  # what torch's own functions saved has none
+        if TRAINING in self._few:
             self._model.load_training_state_dict(self._few[TRAINING])
-        return _from_bytes(self._few.get(EXTRA))
+        return self._extra
+
+    def _ours(self) -> dict[str, Any]:
+        """What only our own checkpoints have; entries of others that happen to have such names are left alone."""
+        mine, theirs = self._model.training_state_dict(), self._tree.get(TRAINING)
+        found: dict[str, Any] = {}
+        if isinstance(theirs, dict) and mine.keys() == theirs.keys():
+            found = {TRAINING: self._like(TRAINING)}
+            entry = self._tree.get(EXTRA)
+            if isinstance(self._metadata.state_dict_metadata.get(str(entry)), BytesStorageMetadata):
+                found[EXTRA] = None
+        return found
 
     def _read(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Fill in place. Each rank reads by itself: there is nothing to agree on."""
@@ -164,19 +203,27 @@ class _Checkpoint:
             )
         _known_to_torch(held)
         for name in by_tensor.values():
-            self._same_shape(there[name], name, held[name].shape)
+            self._same_kind(there[name], name, held[name])
         return {name: held[name].detach() for name in by_tensor.values()}
 
-    def _same_shape(self, entry: str, name: str, shape: torch.Size) -> None:
-        kept = self._metadata.state_dict_metadata[entry]
+    def _same_kind(self, entry: Any, name: str, held: Tensor) -> None:
+        kept = self._metadata.state_dict_metadata.get(entry) if isinstance(entry, str) else None
         theirs = list(kept.size) if isinstance(kept, TensorStorageMetadata) else "no tensor"
-        if theirs != list(shape):
-            raise MismatchError(f"{name} has shape {theirs} in {self._folder.path}, {list(shape)} in the model")
+        if not isinstance(kept, TensorStorageMetadata) or theirs != list(held.shape):
+            raise MismatchError(f"{name} has shape {theirs} in {self._folder.path}, {list(held.shape)} in the model")
+        dtype = kept.properties.dtype
+        if dtype != held.dtype and not (dtype.is_floating_point and held.dtype.is_floating_point):
+            raise MismatchError(f"{name} is {dtype} in {self._folder.path}, {held.dtype} in the model")
 
     def _groups(self) -> Any:
         found = self._like(OPTIMIZER, GROUPS)
-        if not found:
+        if not isinstance(found, list) or not all(isinstance(group, dict) and "params" in group for group in found):
             raise MismatchError(f"{self._folder.path} has no optimizer: give None to leave it out")
+        assert self._optimizer is not None
+        for name, default in self._optimizer.defaults.items():
+            # Switches come with new versions of torch; what has a value tells optimizers apart.
+            if default is not None and not isinstance(default, bool) and any(name not in group for group in found):
+                raise MismatchError(f"{self._folder.path} is of another optimizer: its groups have no {name!r}")
         return found
 
     def _optimizer_states(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -209,19 +256,29 @@ class _Checkpoint:
             return None
         if parameter is None or key == STEP:
             return torch.empty(kept.size, dtype=kept.properties.dtype)
-        return empty_like(parameter, kept.size, kept.properties.dtype)
+        dtype = kept.properties.dtype
+        if dtype.is_floating_point and kept.size == parameter.shape and dtype == self._stored_dtype(parameter):
+            dtype = parameter.dtype  # as the parameter itself, which may be of another precision here
+        return empty_like(parameter, kept.size, dtype)
+
+    def _stored_dtype(self, parameter: nn.Parameter) -> torch.dtype | None:
+        kept = self._metadata.state_dict_metadata.get(str(self._tree.get(MODEL, {}).get(self._names[parameter])))
+        return kept.properties.dtype if isinstance(kept, TensorStorageMetadata) else None
 
 
 def _as_bytes(extra: Any) -> io.BytesIO:
     """Raises UsageError for what is not data: code is never read from it."""
-    _only_data(extra, EXTRA)
+    try:
+        _only_data(extra, EXTRA)
+    except RecursionError:
+        raise UsageError("extra is nested too deeply to be saved, or in itself") from None
     made = io.BytesIO()
     torch.save(extra, made)
     return made
 
 
 def _only_data(value: Any, where: str) -> None:
-    if isinstance(value, dict):
+    if type(value) in (dict, OrderedDict, Counter):
         for key, inside in value.items():
             _only_data(key, f"a key of {where}")
             _only_data(inside, f"{where}[{key!r}]")
@@ -240,7 +297,7 @@ def _from_bytes(data: io.BytesIO | None) -> Any:
     if data is None:
         return None
     data.seek(0)
-    return torch.load(data, weights_only=True)
+    return torch.load(data, weights_only=True, map_location="cpu")
 
 
 def _names(model: ParallelModule) -> dict[nn.Parameter, str]:

@@ -38,11 +38,16 @@ class Folder:
     path: Path
 
     @staticmethod
-    def of(path: str | os.PathLike[str]) -> Folder:
-        """Raises UnsupportedError for an address of a remote store."""
-        if "://" in os.fspath(path):
+    def of(path: object) -> Folder:
+        """Raises UnsupportedError for an address of a remote store, UsageError for what is no path of a folder."""
+        if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
+            raise UsageError(f"{path!r} is no path of a folder")
+        if "://" in str(path):
             raise UnsupportedError(f"{path}: checkpoints are folders of a filesystem; give a path without ://")
-        return Folder(Path(os.path.abspath(path)))
+        real = Path(os.path.realpath(path))  # where a link leads; the link stays
+        if real == Path.cwd() or real == real.parent:
+            raise UsageError(f"{path}: a checkpoint takes the place of its folder: name one inside of it")
+        return Folder(real)
 
     @property
     def unfinished(self) -> Path:
@@ -60,7 +65,7 @@ class Folder:
         Raises UsageError where the path holds something else than a checkpoint, or cannot be written.
         """
         first = not dist.is_initialized() or dist.get_rank() == 0
-        ranks.run(self._begin if first else lambda: None, f"save({str(self.path)!r})")
+        ranks.run(self._begin if first else lambda: None)
         ranks.run(self._seen)
         try:
             write(self.unfinished)
@@ -71,12 +76,13 @@ class Folder:
         ranks.run(self._finish if first else lambda: None)
 
     def _begin(self) -> None:
-        if self.path.exists() and not (self.path.is_dir() and self._replaceable()):
-            raise UsageError(f"{self.path} is no checkpoint and would be replaced by one: name another folder")
         try:
-            for old in (self.unfinished, *([self.replaced] if self.path.exists() else [])):
-                if old.exists():
-                    shutil.rmtree(old)
+            there = self.path.exists()
+            if there and not (self.path.is_dir() and self._replaceable()):
+                raise UsageError(f"{self.path} is no checkpoint and would be replaced by one: name another folder")
+            _remove(self.unfinished)
+            if (self.path / METADATA).is_file():  # else what was to be replaced is the only whole one
+                _remove(self.replaced)
             self.unfinished.mkdir(parents=True)
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror or error}") from None
@@ -94,13 +100,16 @@ class Folder:
 
     def _finish(self) -> None:
         try:
-            if self.path.exists():
+            if (self.path / METADATA).is_file():
+                _remove(self.replaced)
                 self.path.rename(self.replaced)
+            elif self.path.exists():
+                self.path.rmdir()
             self.unfinished.rename(self.path)
+            _remove(self.replaced)
         except OSError as error:
             why = error.strerror or error
             raise UsageError(f"{self.path} cannot be written: {why}; the checkpoint is in {self.unfinished}") from None
-        shutil.rmtree(self.replaced, ignore_errors=True)
 
     @cached_property
     def pretrained(self) -> bool:
@@ -113,9 +122,13 @@ class Folder:
 
     def metadata(self) -> Metadata:
         """What is in it. Raises FileFormatError where it is none, or a part of it is missing."""
-        if self.pretrained:
-            return self._of_weights()
-        if not (self.path / METADATA).is_file():
+        try:
+            if self.pretrained:
+                return self._of_weights()
+            there = (self.path / METADATA).is_file()
+        except OSError as error:  # a name that is too long, say
+            raise FileFormatError(f"{self.path}: {error.strerror}", details={"file": str(self.path)}) from None
+        if not there:
             raise FileFormatError(f"{self.path}: {self._missing()}", details={"file": str(self.path)})
         try:
             found = self.reader.read_metadata()
@@ -154,6 +167,14 @@ class Folder:
                 raise FileFormatError(
                     f"{file} {what}: the checkpoint is damaged; load another", details={"file": str(file)}
                 )
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is, if it is there."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def tree(metadata: Metadata) -> dict[Any, Any]:

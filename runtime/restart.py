@@ -142,13 +142,31 @@ def joined(states: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[st
     return {"state": {name: merged[name] for name in order if name in merged}, "param_groups": groups}
 
 
-def joined_groups(places: Iterable[Sequence[Mapping[str, Any]]], order: Sequence[str]) -> list[dict[str, Any]]:
-    """The groups of one optimizer from those of the places of a pipeline."""
+def joined_groups(places: Sequence[Sequence[Mapping[str, Any]]], order: Sequence[str]) -> list[dict[str, Any]]:
+    """The groups of one optimizer from those of the places of a pipeline.
+
+    Raises UsageError where these differ in more than their parameters: that of one device could not.
+    """
+    options = [[{k: v for k, v in group.items() if k != "params"} for group in place] for place in places]
+    for number, other in enumerate(options):
+        if len(other) != len(options[0]) or not all(map(_equal, options[0], other)):
+            raise UsageError(
+                f"the optimizer of pipeline place {number} has {len(other)} groups, that of place 0 "
+                f"{len(options[0])}, or their options differ: give each place the same groups, empty ones too"
+            )
     groups = []
     for parts in zip(*places, strict=True):
         held = {name for part in parts for name in part["params"]}
         groups.append({**parts[0], "params": [name for name in order if name in held]})
     return groups
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one.cpu(), other.cpu())
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    return bool(one == other)
 
 
 def same_groups(
@@ -159,7 +177,7 @@ def same_groups(
     others = frozenset(elsewhere) - frozenset(names.values())
     groups = [group["params"] for group in groups_of(names, optimizer)]
     wanted = [[name for name in group["params"] if name not in others] for group in saved]
-    if [sorted(group) for group in groups] != [sorted(group) for group in wanted]:
+    if [sorted(group) for group in groups] != [sorted(map(str, group)) for group in wanted]:
         ours, theirs = _flat(groups), _flat(wanted)
         raise UsageError(
             "the optimizer's groups are not those of the state: "
@@ -205,6 +223,6 @@ def _flat(groups: Sequence[Sequence[str]]) -> list[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    found = list(names)
+    found = [str(name) for name in names]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return (", ".join(found[:3]) or "nothing") + more

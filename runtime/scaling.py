@@ -99,11 +99,17 @@ class LossScale:
 
     def state_dict(self) -> dict[str, Any]:
         """What continues the scaling elsewhere: plain numbers, equal on every rank."""
-        return {"value": self.value, "since_growth": self._since_growth, "skipped": self.skipped}
+        return {
+            "value": self.value, "since_growth": self._since_growth, "skipped": self.skipped,
+            "growth_factor": self.growth_factor, "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        missing = [name for name in self.state_dict() if name not in state]
+        missing = [name for name in ("value", "since_growth", "skipped") if name not in state]
         if missing:
             raise UsageError(f"the state of the loss scale has no {missing[0]!r}; it has {', '.join(map(str, state))}")
         self.value, self.skipped = float(state["value"]), int(state["skipped"])
         self._since_growth = int(state["since_growth"])
+        for name in ("growth_factor", "backoff_factor", "growth_interval"):
+            setattr(self, name, type(getattr(self, name))(state.get(name, getattr(self, name))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from autopar.runtime.scaling import LossScale
 from autopar.runtime.stages import Stages
 from autopar.runtime.unanimous import Unanimous
 
+T = TypeVar("T")
+
 
 class WholeState(nn.Module):
     """The methods of ``ParallelModule`` that save and restore."""
@@ -31,6 +33,7 @@ class WholeState(nn.Module):
     _parts: list[Parts]
     rng_seed: int
     rng_step: int
+    _evaluations: int
     loss_scale: LossScale
     _stages: Stages | None
     _names: Names
@@ -74,11 +77,15 @@ class WholeState(nn.Module):
         """Names that other ranks of a pipeline may hold."""
         return () if self._stages is None else self._names.order
 
+    def _places(self, value: T) -> list[T]:
+        """What each place of the pipeline gives. A collective."""
+        return [value] if self._stages is None else self._stages.of_all(value)
+
     def _groups_everywhere(self, groups: Sequence[Mapping[str, Any]] | None) -> Sequence[Mapping[str, Any]] | None:
         """An optimizer's groups with the names that all stages hold, from those of this rank's. A collective."""
         if self._stages is None:
             return groups
-        found = [there for there in self._stages.of_all(groups) if there is not None]
+        found = [there for there in self._places(groups) if there is not None]
         return joined_groups(found, self._names.order) if found else None
 
     def _release(self) -> None:
@@ -88,12 +95,16 @@ class WholeState(nn.Module):
 
     def training_state_dict(self) -> dict[str, Any]:
         """What a run goes on with besides parameters and optimizer: plain numbers, equal on every rank."""
-        return {"rng_seed": self.rng_seed, "rng_step": self.rng_step, "loss_scale": self.loss_scale.state_dict()}
+        return {
+            "rng_seed": self.rng_seed, "rng_step": self.rng_step, "evaluations": self._evaluations,
+            "loss_scale": self.loss_scale.state_dict(),
+        }  # fmt: skip
 
     def load_training_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``training_state_dict`` was taken, whatever the layout."""
         self.loss_scale.load_state_dict(state["loss_scale"])
         self.rng_seed, self.rng_step = int(state["rng_seed"]), int(state["rng_step"])
+        self._evaluations = int(state.get("evaluations", 0))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As torch's, for tensors in this plan's layout, which are copied. Raises UsageError for ``assign``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,6 +164,13 @@ def folders(case: Case, other: Case, path: str) -> dict[str, Any]:
     found["no optimizer"] = refusal(autopar.load, model, optimizer, top / "model only")
     found["groups"] = refusal(autopar.load, model, fewer, whole)
     found["one rank"] = refusal(autopar.load, model, optimizer, whole if rank else top / "nothing there")
+    found["kind"] = refusal(autopar.load, model, optim.SGD(model.parameters(), momentum=0.9), whole)
+    found["optimizer of one rank"] = refusal(autopar.save, model, optimizer if rank else None, whole)
+    found["no path"] = refusal(autopar.save, model, optimizer, whole if rank else None)
+    found["here"] = refusal(autopar.save, model, optimizer, ".")
+    found["no module"] = refusal(autopar.save, nn.Linear(1, 1), optimizer, whole)
+    found["scheduler"] = refusal(autopar.save, model, optim.lr_scheduler.ConstantLR(fewer), whole)
+    found["class"] = refusal(lambda: autopar.save(model, optimizer, whole, extra=defaultdict(int)))
     found["remote"] = refusal(autopar.save, model, optimizer, "s3://bucket/run")
     found["over a file"] = refusal(autopar.save, model, optimizer, top / "file")
     found["over a folder"] = refusal(autopar.save, model, optimizer, top / "full")
@@ -175,6 +183,20 @@ def folders(case: Case, other: Case, path: str) -> dict[str, Any]:
         found["chunks"] = refusal(autopar.save, model, optimizer, whole)
     after = state(model, optimizer)
     found["unchanged"] = same(before, after)
+    if rank == 0:
+        (top / "latest").symlink_to(whole)
+        whole.rename(top / ".whole.replaced")  # as a crash between two renames leaves it
+        whole.mkdir()
+    dist.barrier()
+    found["replaced"] = refusal(autopar.load, model, optimizer, whole)
+    broken = optim.SGD(model.parameters(), momentum=0.9)
+    broken.state[next(iter(model.parameters()))]["unpicklable"] = lambda: None
+    found["broken"] = refusal(autopar.save, model, broken, whole)
+    found["replaced still"] = (top / ".whole.replaced" / ".metadata").is_file()
+    dist.barrier()
+    for _ in range(2):
+        autopar.save(model, optimizer, top / "latest")
+    found["link"] = (top / "latest").is_symlink() and (whole / ".metadata").is_file()
     autopar.load(model, None, whole)
     autopar.load(model, optimizer, whole)
     found["still whole"] = same(before, state(model, optimizer))
@@ -192,6 +214,20 @@ def _without_a_piece(folder: Path) -> None:
 
 def _unreadable(folder: Path) -> None:
     (folder / ".metadata").write_bytes(b"not a pickle")
+
+
+def piped(case: Case, path: str) -> dict[str, str]:
+    """What is told where places of a pipeline give other optimizers."""
+    model, optimizer, _ = case.parallel()
+    last = dist.get_rank() == dist.get_world_size() - 1
+    rates = optim.SGD(model.parameters(), lr=0.2 if last else 0.1)
+    groups: Any = [{"params": list(model.parameters())}, *([{"params": []}] if last else [])]
+    return {
+        "none": refusal(autopar.save, model, None if last else optimizer, path),
+        "kinds": refusal(autopar.save, model, rates if last else optimizer, path),
+        "rates": refusal(autopar.save, model, rates, path),
+        "groups": refusal(autopar.save, model, optim.SGD(groups), path),
+    }
 
 
 SPOILED: Mapping[str, Callable[[Path], None]] = {

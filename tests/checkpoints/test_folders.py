@@ -30,6 +30,7 @@ def test_what_does_not_fit_is_told_and_changes_nothing() -> None:
         assert "[6, 8] in the model" in found["another"]
         assert "has no optimizer: give None to leave it out" in found["no optimizer"]
         assert "1 groups here, 2 there" in found["groups"]
+        assert "is of another optimizer: its groups have no 'momentum'" in found["kind"]
         assert found["unchanged"]
         assert found["still whole"]
 
@@ -43,14 +44,40 @@ def test_damaged_checkpoints_are_named_by_the_file() -> None:
 
 def test_what_one_rank_cannot_do_no_rank_does() -> None:
     first, second = told()
-    assert "no such folder" in first["one rank"]
-    assert second["one rank"].startswith("rank 0: ")
-    assert second["one rank"].endswith("no such folder")
+    assert first["no path"] == "None is no path of a folder"
+    assert second["no path"] == "rank 0: None is no path of a folder"
+    for found in told():
+        assert "another rank something else" in found["one rank"]
+        assert "another rank something else" in found["optimizer of one rank"]
+
+
+def test_places_of_a_pipeline_give_one_optimizer(tmp_path: Path) -> None:
+    for found in harness.run_processes(2, runs.piped, Case(name="tied", mesh={"pp": 2}), str(tmp_path / "run")):
+        assert "places of the pipeline give AdamW, no optimizer" in found["none"]
+        assert "places of the pipeline give AdamW, SGD" in found["kinds"]
+        assert "or their options differ" in found["rates"]
+        assert "has 2 groups, that of place 0 1" in found["groups"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_that_was_put_aside_is_told_of_and_kept() -> None:
+    for found in told():
+        assert "a save ended as it took the place of" in found["replaced"]
+        assert "cannot be written" in found["broken"]
+        assert found["replaced still"]
+
+
+def test_a_link_goes_on_leading_to_its_folder() -> None:
+    assert all(found["link"] for found in told())
 
 
 def test_what_cannot_be_saved_is_told() -> None:
     for found in told():
         assert "checkpoints are folders of a filesystem" in found["remote"]
+        assert "name one inside of it" in found["here"]
+        assert "Linear is no ParallelModule" in found["no module"]
+        assert "ConstantLR is no optimizer of torch" in found["scheduler"]
+        assert "extra is a collections.defaultdict" in found["class"]
         assert "is no checkpoint and would be replaced by one" in found["over a file"]
         assert "is no checkpoint and would be replaced by one" in found["over a folder"]
         assert "an entry of extra['a'] is a torch.nn.modules.linear.Linear" in found["extra"]
