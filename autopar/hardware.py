@@ -12,7 +12,7 @@ from autopar.ir.errors import UsageError
 
 # Device names as drivers report them → devices of the built-in profile.
 CUDA_NAMES = (
-    ("H200", "H200-SXM"), ("H100", "H100-SXM"), ("B200", "B200-SXM"), ("GB200", "GB200"), ("A100", "A100-SXM-80GB"),
+    ("H200", "H200-SXM"), ("H100", "H100-SXM"), ("GB200", "GB200"), ("B200", "B200-SXM"), ("A100", "A100-SXM-80GB"),
     ("V100-SXM2-32GB", "V100-SXM2-32GB"), ("V100-SXM2", "V100-SXM2-16GB"), ("P100-SXM2", "P100-SXM2-16GB"),
     ("P100-PCIE", "P100-PCIE-16GB"), ("MI300X", "MI300X"),
 )  # fmt: skip
@@ -65,4 +65,6 @@ def device_name(device: torch.device) -> str:
 def known_gpu(reported: str) -> str | None:
     """The device of the built-in profile that a driver's name means, if it has it."""
     known = load_profile(None).data.device
-    return next((name for word, name in CUDA_NAMES if word in reported.replace(" ", "-") and name in known), None)
+    chips = reported.replace("-", " ").split()
+    named = ((word, name) for word, name in CUDA_NAMES if word.partition("-")[0] in chips and name in known)
+    return next((name for word, name in named if word in reported.replace(" ", "-")), None)

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable
 
 import torch
+from torch.multiprocessing.spawn import ProcessException, ProcessExitedException
 
 from autopar.calibrating.document import Document, document
-from autopar.calibrating.measure import Measured, run
+from autopar.calibrating.measure import Measured, cores, run
 from autopar.hardware import known_gpu
 from autopar.ir.errors import ProbeError, UsageError
 from autopar.processes import conversation
@@ -27,11 +28,17 @@ def calibrate(
     """
     kind, processes = _devices(kind, processes)
     found: Measured | None = None
-    for said in conversation(run, processes, kind):
-        if isinstance(said, Measured):
-            found = said
-        else:
-            progress(str(said))
+    try:
+        for said in conversation(run, processes, kind):
+            if isinstance(said, Measured):
+                found = said
+            else:
+                progress(str(said))
+    except ProcessException as error:
+        lost = error.signal_name if isinstance(error, ProcessExitedException) and error.signal_name else "an error"
+        raise ProbeError(
+            f"measuring process {error.error_index} ended with {lost}, often for want of memory: try fewer with --nproc"
+        ) from error
     if found is None:
         raise ProbeError("the measuring processes ended without a result")
     known = "CPU" if kind == "cpu" else known_gpu(found.device)
@@ -49,7 +56,7 @@ def _devices(kind: str | None, processes: int | None) -> tuple[str, int]:
         raise UsageError(f"device {kind!r}: one of cpu, cuda")
     if kind == "cuda" and not gpus:
         raise UsageError("device cuda: torch sees no GPU here; measure the CPU with cpu")
-    there = gpus if kind == "cuda" else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    there = gpus if kind == "cuda" else cores()
     processes = there if processes is None else processes
     if not 1 <= processes <= there:
         what = "GPUs" if kind == "cuda" else "cores"

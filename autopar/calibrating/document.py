@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from autopar.calibrating.measure import CURVE, MIB, Measured, Points
+from autopar.calibrating.measure import MIB, Measured, Points
+from autopar.calibrating.probes import ATTENTION
 from autopar.cost_model.collectives import ring_volume, rounds
 from autopar.cost_model.dtypes import peak_key
 
@@ -28,26 +29,26 @@ def document(found: Measured, kind: str, device: str, *, known: bool, source: st
     figures: dict[str, Any] = {str(peak_key(name)): peak / 1e12 for name, peak in peaks.items()}
     figures |= {"memory_tb_s": found.copy_bytes_s / 1e12, "measured_copy_tb_s": found.copy_bytes_s / 1e12}
     figures |= {"measured_bf16_tflops": figures["bf16_tflops"]} if "bf16_tflops" in figures else {}
-    figures |= {"memory_mib": found.memory_bytes / MIB} if kind == "cuda" else {"memory_gb": found.memory_bytes / 1e9}
+    figures |= {"memory_mib": found.memory_bytes // MIB} if kind == "cuda" else {"memory_gb": found.memory_bytes / 1e9}
     links: dict[str, dict[str, Any]] = {}
     if found.collective_s:
         links[link] = {**_link(found), **said}
         figures |= {"intra": link} | ({"inter": link} if kind == "cpu" else {})
     if not known and kind == "cuda":
         figures |= {"nics_per_node": 1}
-    main = peaks[CURVE[kind]]
-    narrowed = {"device": device, **said}
+    typed = {"device": device, "dtype": found.dtype, **said}  # other types take other times
+    tables = {
+        target: {"bytes": sorted(points), "seconds": [points[size] for size in sorted(points)], **typed}
+        for target, points in found.seconds.items()
+    }
+    attention = sorted(found.attention_s)
+    tables[ATTENTION] = {"flops": attention, "seconds": [found.attention_s[size] for size in attention], **typed}
+    products = found.flops_s[found.dtype]
     return {
         "device": {device: {**figures, **said}},
         **({"link": links} if links else {}),
-        "efficiency": {
-            "matmul": {**_fractions(found.flops_s[CURVE[kind]], main), **narrowed},
-            "attention": {**_fractions(found.attention_flops_s, main), **narrowed},
-        },
-        "op": {
-            target: {"bytes": sorted(points), "seconds": [points[size] for size in sorted(points)], **narrowed}
-            for target, points in found.seconds.items()
-        },
+        "efficiency": {"matmul": {**_fractions(products, peaks[found.dtype]), **typed}},
+        "op": tables,
     }
 
 
@@ -69,10 +70,10 @@ def _link(found: Measured) -> dict[str, float]:
 def _least_squares(rows: np.ndarray[Any, Any]) -> tuple[float, float]:
     """Two numbers of which each row's sum is nearest to 1, neither below 0."""
     both, *_ = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)
-    if both.min() > 0:
-        return float(both[0]), float(both[1])
-    rate = rows[:, 1]
-    return 0.0, float(rate.sum() / (rate @ rate))
+    latency, rate = rows.T
+    if both[1] <= 0:  # all are starts: the largest of them says at least how fast the link is
+        return float(latency.sum() / (latency @ latency)), float(1 / rate.max())
+    return (float(both[0]), float(both[1])) if both[0] > 0 else (0.0, float(rate.sum() / (rate @ rate)))
 
 
 def toml(tables: Document) -> str:

@@ -7,7 +7,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,12 +22,13 @@ from autopar.runtime.collectives import all_gather, reduce_scatter
 
 LEAST_S = 0.05  # each size is run for so long
 SLOW_S = 0.15  # no larger size is tried after one that takes so long
-PRODUCTS = (64, 2, 16384)  # first size, times the one before, last
+PRODUCTS = (64, 2, 16384)  # first size, times the one before, at most
 ROWS = (128, 2, 16384)
-NUMELS = (2**14, 8, 2**27)
+NUMELS = {"cpu": (2**14, 4, 2**24), "cuda": (2**14, 4, 2**26)}
 COPIED_BYTES = {"cpu": 2**27, "cuda": 2**30}
-PAYLOAD_BYTES = (2**12, 16, 2**26)
-CURVE = {"cpu": "f32", "cuda": "bf16"}  # the element type of curves
+PAYLOAD_BYTES = {"cpu": (2**12, 4, 2**26), "cuda": (2**12, 4, 2**28)}
+LOST = timedelta(minutes=2)  # nothing takes so long but a process that is gone
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of the container
 PEAKS = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 MIB = 2**20
 
@@ -35,83 +39,108 @@ Points = dict[float, float]  # by size
 class Measured:
     """Seconds and rates of one device among so many that worked at once.
 
-    ``flops_s``: of matrix products by element type and flops; ``attention_flops_s`` by flops. ``seconds``: of
-    operations by target and bytes. ``collective_s``: by kind and payload bytes of a rank, of ``processes`` ranks.
+    ``dtype``: of all but products. ``flops_s``: of matrix products by element type and flops. ``attention_s``: by
+    flops. ``seconds``: of operations by target and bytes. ``collective_s``: by kind and payload bytes of a rank, of
+    ``processes`` ranks.
     """
 
     device: str
     processes: int
     memory_bytes: int
+    dtype: str
     copy_bytes_s: float = 0.0
     flops_s: dict[str, Points] = field(default_factory=dict)
-    attention_flops_s: Points = field(default_factory=dict)
+    attention_s: Points = field(default_factory=dict)
     seconds: dict[str, Points] = field(default_factory=dict)
     collective_s: dict[str, Points] = field(default_factory=dict)
 
 
 def run(rank: int, say: Callable[[object], None], kind: str) -> None:
-    """Measure, rank 0 tells. ``kind``: ``cpu`` or ``cuda``. Raises ProbeError where the device fails."""
+    """Measure; rank 0 tells what, any rank that it failed (ProbeError). ``kind``: ``cpu`` or ``cuda``."""
     device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
-    group = None
-    if kind == "cuda":
-        torch.cuda.set_device(device)
-        group = dist.new_group(backend="nccl")
-    found = Measured(device=_name(device), processes=dist.get_world_size(), memory_bytes=_memory_bytes(device))
     try:
-        for what in _steps(device, group, found):
+        for what in _measured(device):
             if rank == 0:
                 say(what)
-    except RuntimeError as error:  # of torch: out of memory, no such kernel, a lost connection
-        raise ProbeError(f"the measurement failed on {device}: {str(error).splitlines()[0]}") from None
-    if rank == 0:
-        say(found)
+    except (RuntimeError, MemoryError, OSError) as error:  # out of memory, a lost connection, no such kernel
+        lines = str(error).splitlines() or [type(error).__name__]
+        say(ProbeError(f"the measurement failed on {device} in process {rank}: {lines[0]}"))
+
+
+def _measured(device: torch.device) -> Iterator[str | Measured]:
+    group = None
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        group = dist.new_group(backend="nccl", timeout=LOST)
+    name = _name(device)
+    every: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, name)
+    if len(set(every)) > 1:
+        raise RuntimeError(f"devices differ: {', '.join(map(str, every))}; measure one kind at a time")
+    found = Measured(
+        device=name, processes=len(every), memory_bytes=_memory_bytes(device), dtype=_main(device)
+    )
+    yield from _steps(device, group, found)
+    yield found
+
+
+def _main(device: torch.device) -> str:
+    """The element type that most training on such a device computes in."""
+    if device.type == "cpu":
+        return "f32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "f16"
 
 
 def _steps(device: torch.device, group: dist.ProcessGroup | None, found: Measured) -> Iterator[str]:
     """Each measures something and yields what comes next."""
-    main = PEAKS[CURVE[device.type]]
+    kind, main = device.type, PEAKS[found.dtype]
+    together = partial(_together, device=device)
     yield "copies"
-    size = COPIED_BYTES[device.type]
-    found.copy_bytes_s = 2 * size / _together(copied(size, device))
+    size = COPIED_BYTES[kind]
+    found.copy_bytes_s = 2 * size / together(copied(size, device))
     for name, dtype in PEAKS.items():
         yield f"products in {name}"
-        found.flops_s[name] = _rates(partial(product, dtype=dtype, device=device), PRODUCTS)
+        if name == "bf16" and kind == "cuda" and found.dtype != name:
+            continue  # emulated
+        points = found.flops_s[name] = {}
+        for n in ladder(*PRODUCTS):
+            call, flops = product(n, dtype, device)
+            taken = together(call)
+            points[flops] = flops / taken
+            if taken > SLOW_S:
+                break
     yield "attention"
-    found.attention_flops_s = _rates(partial(attention, dtype=main, device=device), ROWS)
+    for rows in ladder(*ROWS):
+        call, work = attention(rows, main, device)
+        taken = together(call)
+        found.attention_s[work.flops / work.passes] = taken / work.passes
+        if taken > SLOW_S:
+            break
     for target, make in MOVED.items():
         yield target
         points = found.seconds[target] = {}
-        for n in ladder(*NUMELS):
+        for n in ladder(*NUMELS[kind]):
             probe = make(n, main, device)
             work = probe.work()
-            taken = _together(probe.step())
-            points[work.bytes / (2 if work.backward else 1)] = taken / (2 if work.backward else 1)
+            taken = together(probe.step())
+            points[work.bytes / work.passes] = taken / work.passes
             if taken > SLOW_S:
                 break
     for name, collective in COLLECTIVES.items() if found.processes > 1 else ():
         yield name
         found.collective_s[name] = {
-            size: _collective_s(collective, size, device, group) for size in ladder(*PAYLOAD_BYTES)
+            size: _collective_s(collective, size, device, group) for size in ladder(*PAYLOAD_BYTES[kind])
         }
 
 
-def _rates(make: Callable[[int], tuple[Callable[[], object], int]], sizes: tuple[int, int, int]) -> Points:
-    """Flops a second by flops."""
-    found: Points = {}
-    for n in ladder(*sizes):
-        call, flops = make(n)
-        taken = _together(call)
-        found[flops] = flops / taken
-        if taken > SLOW_S:
-            break
-    return found
-
-
-def _together(call: Callable[[], object]) -> float:
+def _together(call: Callable[[], object], device: torch.device) -> float:
     """Seconds of a call while all processes make it; the median of theirs, so that all go on alike."""
     call()
     dist.barrier()
-    mine = Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=LEAST_S).median
+    clock: dict[str, Any] = {}
+    if device.type == "cpu":
+        clock = {"timer": time.perf_counter}  # the usual one would wake a GPU
+    mine = Timer("call()", globals={"call": call}, **clock).blocked_autorange(min_run_time=LEAST_S).median
     return statistics.median(_of_all(mine))
 
 
@@ -176,7 +205,14 @@ def _name(device: torch.device) -> str:
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """Of a GPU, or of this process's part of the machine."""
+    """Of a GPU, or a core's part of the machine or its container."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // dist.get_world_size()
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
+    return min(there, int(limit) if limit.isdigit() else there) // cores()
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

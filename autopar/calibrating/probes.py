@@ -18,6 +18,7 @@ from autopar.runtime.autopar_ops import FUNCTIONS
 from autopar.runtime.dtypes import IR_DTYPES
 
 aten = torch.ops.aten
+ATTENTION = "aten.scaled_dot_product_attention.default"
 WIDTH = 1024  # of the rows that are normalized, summed or attended to
 CLASSES = 8192
 COLD_BYTES = 2**26  # more than caches hold
@@ -26,16 +27,16 @@ HEADS, HEAD = 8, 64  # of attention
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Of one call, forward and, where it has one, backward together."""
+    """Of one call in so many ``passes``: forward, and backward where it has one."""
 
     flops: int
     bytes: int
-    backward: bool
+    passes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """``call`` on ``operands``; ``backward``: it has one. ``numel``: of the first operand."""
+    """``call`` on ``operands``."""
 
     target: str
     call: Callable[..., Tensor]
@@ -48,9 +49,7 @@ class Probe:
         trained = [each.requires_grad for each in self.operands if each.is_floating_point()]
         forward, backward = work(self.target, entry, flops, tensors, 0, trained)
         both = [forward] if backward is None or not backward.bytes else [forward, backward]
-        return Work(
-            flops=sum(cost.flops for cost in both), bytes=sum(cost.bytes for cost in both), backward=len(both) > 1
-        )
+        return Work(flops=sum(cost.flops for cost in both), bytes=sum(cost.bytes for cost in both), passes=len(both))
 
     def run(self) -> Tensor:
         return self.call(*self.operands)
@@ -58,7 +57,7 @@ class Probe:
     def step(self) -> Callable[[], object]:
         """Forward and, if it has one, backward."""
         trained = [each for each in self.operands if each.requires_grad]
-        if not self.work().backward:
+        if self.work().passes == 1:
             return self.run
         ahead = torch.ones_like(self.run())
         return lambda: torch.autograd.grad(self.run(), trained, ahead)
@@ -124,13 +123,12 @@ def product(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Callable[
     return lambda: torch.mm(*next(drawn)), 2 * n**3
 
 
-def attention(rows: int, dtype: torch.dtype, device: torch.device) -> tuple[Callable[[], object], int]:
+def attention(rows: int, dtype: torch.dtype, device: torch.device) -> tuple[Callable[[], object], Work]:
     """Causal attention of one sequence, forward and backward, and the flops that are counted of it: of all pairs."""
-    target = "aten.scaled_dot_product_attention.default"
     q, k, v = (torch.rand(1, HEADS, rows, HEAD, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
     causal = partial(F.scaled_dot_product_attention, is_causal=True)
-    probe = Probe(target=target, call=causal, operands=(q, k, v))
-    return probe.step(), probe.work(4 * HEADS * rows**2 * HEAD).flops
+    probe = Probe(target=ATTENTION, call=causal, operands=(q, k, v))
+    return probe.step(), probe.work(4 * HEADS * rows**2 * HEAD)
 
 
 def copied(size_bytes: int, device: torch.device) -> Callable[[], object]:

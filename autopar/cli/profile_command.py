@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -64,9 +64,17 @@ def calibrate(
         from autopar.calibrating import calibrate, toml
     with progress("measuring") as say:
         tables = calibrate(device, nproc, say)
-    if output is not None:
-        write_atomic(output, toml(tables).encode())
-        note(f"saved {output}")
+    _print_measured(tables, as_json=as_json)
+    if "link" not in tables:
+        note("one process has no links: a profile has the built-in ones of the device; --nproc 2 or more measures them")
+    if output is None:
+        note("nothing was saved: -o FILE keeps the figures, for --profile FILE")
+        return
+    write_atomic(output, toml(tables).encode())
+    note(f"saved {output}")
+
+
+def _print_measured(tables: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(tables)
         return
@@ -78,8 +86,6 @@ def calibrate(
     stdout().print(table(("figure", "measured", "built-in"), list(rows(tables, before))))
     curves = ", ".join((*tables["efficiency"], *tables["op"]))
     stdout().print(f"and, by size: {curves}", soft_wrap=True)
-    if "link" not in tables:
-        note("one process has no links: they are the built-in ones; --nproc 2 or more measures them")
 
 
 def validate(path: ProfileFile, as_json: options.AsJson = False, debug: options.Debug = False) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -10,11 +13,13 @@ import torch
 from autopar.calibrating import measure
 from autopar.calibrating.measure import Measured
 from autopar.calibrating.probes import MOVED
+from autopar.ir.errors import ProbeError
 from tests import harness
-from tests.harness import refusal
 
-SMALL = {"LEAST_S": 1e-4, "PRODUCTS": (32, 2, 64), "ROWS": (32, 2, 64), "NUMELS": (2**14, 2, 2**15),
-         "COPIED_BYTES": {"cpu": 2**20}, "PAYLOAD_BYTES": (2**10, 4, 2**12)}  # fmt: skip
+calibrating = importlib.import_module("autopar.calibrating.calibrate")
+
+SMALL = {"LEAST_S": 1e-4, "PRODUCTS": (32, 2, 64), "ROWS": (32, 2, 64), "NUMELS": {"cpu": (2**14, 2, 2**15)},
+         "COPIED_BYTES": {"cpu": 2**20}, "PAYLOAD_BYTES": {"cpu": (2**10, 4, 2**12)}}  # fmt: skip
 
 
 def measured() -> list[Any]:
@@ -27,14 +32,18 @@ def measured() -> list[Any]:
     return said
 
 
-def failing() -> str:
-    """What is told where an operation fails."""
+def failing() -> list[str]:
+    """What each process tells where an operation fails in the second."""
     def broken(*sizes: object) -> object:
-        raise RuntimeError("out of memory\nand more")
+        if torch.distributed.get_rank():
+            raise RuntimeError("out of memory\nand more")
+        return lambda: None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "copied", broken)
-        return refusal(lambda: measure.run(torch.distributed.get_rank(), lambda what: None, "cpu"))
+        said: list[object] = []
+        measure.run(torch.distributed.get_rank(), said.append, "cpu")
+    return [str(what) for what in said if isinstance(what, ProbeError)]
 
 
 def _plain(what: object) -> object:
@@ -61,10 +70,22 @@ def test_traffic_is_what_the_cost_model_counts() -> None:
     """Of x * y: both and the result forward; the table holds the mean of forward and backward."""
     probe = MOVED["aten.mul.Tensor"](2**14, torch.float32, torch.device("cpu"))
     forward = 3 * 2**14 * 4
-    assert probe.work().backward
+    assert probe.work().passes == 2
     assert probe.work().bytes == forward * 3
     probe.step()()
 
 
 def test_a_device_that_fails_is_told_of() -> None:
-    assert harness.run_processes(1, failing) == ["the measurement failed on cpu: out of memory"]
+    first, second = harness.run_processes(2, failing)
+    assert second == ["the measurement failed on cpu in process 1: out of memory"]
+    assert len(first) == 1  # it lost the other
+
+
+def test_a_process_that_is_killed_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating, "run", killed)
+    with pytest.raises(ProbeError, match="ended with SIGKILL, often for want of memory"):
+        calibrating.calibrate("cpu", 1)
+
+
+def killed(rank: int, say: object, kind: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
