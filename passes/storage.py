@@ -46,7 +46,10 @@ def storages(demands: Sequence[Layout], shape: tuple[int, ...]) -> tuple[Layout,
 
 
 def runtime_axes(storage: Layout, needs: Sequence[Layout], *, trainable: bool) -> tuple[str, ...]:
-    """Axes whose reduction the runtime owns: every use returns a partial gradient there, and it may cut the storage."""
+    """Axes whose reduction the runtime owns: every use returns a partial gradient there, and it may cut the storage.
+
+    ``trainable``: and no single number, which FSDP2 refuses: its gradient is added up at the end of the step.
+    """
     mesh = needs[0].mesh
     return tuple(
         axis for axis in mesh.names
@@ -118,16 +121,17 @@ def keep(
     out = np.zeros((len(fields(Kept)), *shape), dtype=np.int64)
     # the level is no matter where nobody may cut the parameter, recomputation never is
     cache: dict[tuple[object, ...], _Numbers] = {}
+    divisible = stored.trainable and bool(fact.type.shape)
     for i, layout in enumerate(layouts):
         uneven = layout.is_padded(fact.type.shape)
         for j, need in enumerate(needs):
             kept_as_used = _kept_as_used(layout, need)
-            owned = runtime_axes(layout, need, trainable=stored.trainable) if not stored.buffer else ()
-            if conversions.pricing.uneven and stored.trainable and not stored.buffer:
+            owned = runtime_axes(layout, need, trainable=divisible) if not stored.buffer else ()
+            if conversions.pricing.uneven and divisible and not stored.buffer:
                 owned = (DATA_AXIS,)  # however it is used (``uneven.py``)
             late = step_axes(layout, need, owned, trainable=stored.trainable and not stored.buffer)
             # FSDP2 puts even parts together only; of a set some layouts may turn out not to be needed
-            some = owned or any(runtime_axes(layout, (one,), trainable=stored.trainable) for one in need)
+            some = owned or any(runtime_axes(layout, (one,), trainable=divisible) for one in need)
             whole_only = uneven and not stored.buffer and bool(some)
             row: list[_Numbers] = []
             for mode in modes:

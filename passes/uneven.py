@@ -43,8 +43,10 @@ def uneven(program: Program, shares: Sequence[int]) -> Program:
     verify(graph, after="uneven")
     used = {str(n.attr("fqn")) for n in graph.sources("param")}
     used.update(name for n in graph.nodes if n.target == "call" for name in _slots(n))
+    data: tuple[str, ...] = (DATA_AXIS,)
     parameters = tuple(
-        replace(p, runtime_axes=(DATA_AXIS,), step_axes=()) if p.trainable and p.fqn in used else p
+        replace(p, runtime_axes=data if p.type.shape else (), step_axes=() if p.type.shape else data)
+        if p.trainable and p.fqn in used else p
         for p in program.parameters
     )
     return replace(program, graph=graph, parameters=parameters, loss=graph.outputs[0], shares=tuple(shares))

@@ -18,11 +18,14 @@ from autopar.runtime.runnable import Held, Parts, connect
 from autopar.runtime.step_sums import StepSums
 
 
-def assemble(program: Program, here: Here, given: Stored, *, compile: Compile) -> Parts:
-    """Requires: every rank calls it, in the same order. Each parameter is whole for a moment only."""
+def assemble(program: Program, here: Here, given: Stored, *, compile: Compile, staged: bool = False) -> Parts:
+    """Requires: every rank calls it, in the same order. Each parameter is whole for a moment only.
+
+    ``staged``: the program is a stage of a pipeline.
+    """
     buffers = _buffers(program, given)
     owners = owners_of(program)
-    top, holders = _holders(program, here, given, owners)
+    top, holders = _holders(program, here, given, owners, staged=staged)
     tensors = _tensors(program, top, holders, buffers)
     sums = StepSums(program.parameters, tensors, here)
     for holder in top.modules():
@@ -53,7 +56,7 @@ def _buffers(program: Program, given: Stored) -> dict[str, Tensor]:
 
 
 def _holders(
-    program: Program, here: Here, given: Stored, owners: Mapping[str, tuple[str, str]]
+    program: Program, here: Here, given: Stored, owners: Mapping[str, tuple[str, str]], *, staged: bool
 ) -> tuple[Holder, dict[str, Holder]]:
     """The root's holder, and those of the calls by group."""
     by_group: dict[str, list[Parameter]] = {"": []}
@@ -75,6 +78,7 @@ def _holders(
         reshard=False,
         children=tuple(holders.values()),
         root_axes=most[0][0] if most else (),
+        staged=staged,
     )
     return top, holders
 

@@ -259,7 +259,7 @@ class _Checkpoint:
         dtype = kept.properties.dtype
         if dtype.is_floating_point and kept.size == parameter.shape and dtype == self._stored_dtype(parameter):
             dtype = parameter.dtype  # as the parameter itself, which may be of another precision here
-        return empty_like(parameter, kept.size, dtype)
+        return empty_like(parameter, kept.size, dtype, str(key))
 
     def _stored_dtype(self, parameter: nn.Parameter) -> torch.dtype | None:
         kept = self._metadata.state_dict_metadata.get(str(self._tree.get(MODEL, {}).get(self._names[parameter])))

@@ -82,12 +82,14 @@ def make_holder(
     reshard: bool = True,
     children: Sequence[nn.Module] = (),
     root_axes: tuple[str, ...] = (),
+    staged: bool = False,
 ) -> Holder:
     """A chain of holders, one for each set of runtime axes, sharded or replicated over them.
 
     ``reshard``: parameters of ZeRO 3 are freed between uses; else they stay until the step is over.
     ``children`` are the holders of blocks, already made, for the root; ``root_axes`` its axes where it has
-    no parameter of its own.
+    no parameter of its own. ``staged``: the root is a pipeline stage. Torch's pipelining reduces what it finds through
+    a stage's topmost module, and through a replicated one it finds no sharded ones: their gradients would be missing.
     """
     by_axes: dict[_Over, list[tuple[Parameter, nn.Parameter]]] = {}
     for parameter, held in parameters:
@@ -102,6 +104,10 @@ def make_holder(
         unowned = _plain(holder)
         mesh = here.storage_mesh(axes, inside)
         _distribute(holder, mesh, zero=zero, reshard=reshard, ignored=unowned)
+    if staged and not zero and any(child.zero for child in children if isinstance(child, Holder)):
+        holder = Holder([], holder)
+        mesh = here.storage_mesh(root_axes, ())
+        _distribute(holder, mesh, zero=1, reshard=reshard, ignored=_plain(holder))
     return holder
 
 

@@ -20,6 +20,8 @@ from autopar.runtime.dtensors import gathered
 
 # The entry that torch's optimizers keep on the CPU unless they are fused or capturable.
 STEP = "step"
+# Entries of torch's optimizers that are plain numbers even where the parameter is a single number, too.
+NUMBERS = (STEP, "mu_product", "mu", "eta")
 
 
 def bounds(shape: Sequence[int], like: DTensor) -> list[tuple[int, int]]:
@@ -49,9 +51,10 @@ def cut(whole: Tensor, like: DTensor) -> Tensor:
     return whole
 
 
-def empty_like(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Room for a tensor in the layout of ``like``, a parameter, if it has its shape, else whole on every device."""
-    if not isinstance(like, DTensor) or not len(shape):
+def empty_like(like: Tensor, shape: Sequence[int], dtype: torch.dtype, key: str = "") -> Tensor:
+    """Room for an optimizer's entry ``key`` of ``like``, a parameter: in its layout if it has its shape, else whole."""
+    number = not len(shape) and (len(like.shape) > 0 or key in NUMBERS)
+    if not isinstance(like, DTensor) or number:
         return torch.empty(shape, dtype=dtype, device=like.device)
     same = tuple(shape) == like.shape
     placements = like.placements if same else [Replicate()] * like.device_mesh.ndim
@@ -62,11 +65,11 @@ def empty_like(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor
     )  # fmt: skip
 
 
-def laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+def laid_out(tensor: Tensor, like: Tensor, key: str = "") -> Tensor:
     """A whole tensor in a layout for ``like``, in memory of its own; a DTensor as it is."""
     if isinstance(tensor, DTensor):
         return tensor
-    room = empty_like(like, tensor.shape, tensor.dtype)
+    room = empty_like(like, tensor.shape, tensor.dtype, key)
     with torch.no_grad():
         if isinstance(room, DTensor):
             room.to_local().copy_(cut(tensor, room))
@@ -203,8 +206,8 @@ def load_full_optimizer_state(
             found = state["state"].get(names[parameter])
             if found is not None:
                 optimizer.state[parameter] = {
-                    key: _counter(value, parameter, on_device) if key == STEP else tree_map(_like(parameter), value)
-                    for key, value in found.items()
+                    key: _counter(v, parameter, on_device) if key == STEP else tree_map(_like(parameter, key), v)
+                    for key, v in found.items()
                 }
 
 
@@ -214,8 +217,8 @@ def _counter(value: Any, parameter: nn.Parameter, on_device: bool) -> Any:
     return value.detach().to(parameter.device if on_device else "cpu", copy=True)
 
 
-def _like(parameter: nn.Parameter) -> Callable[[Any], Any]:
-    return lambda value: laid_out(value, parameter) if isinstance(value, Tensor) else value
+def _like(parameter: nn.Parameter, key: str) -> Callable[[Any], Any]:
+    return lambda value: laid_out(value, parameter, key) if isinstance(value, Tensor) else value
 
 
 def _flat(groups: Sequence[Sequence[str]]) -> list[str]:

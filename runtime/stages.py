@@ -55,7 +55,8 @@ class Stages:
         wanted = Counter(p.fqn for index in local for p in pipeline.stages[index].program.parameters)
         given = StoredAhead(whole, here, program.parameters, _constants(program), wanted)
         self.parts = {
-            index: assemble(pipeline.stages[index].program, here, given, compile=compile) for index in local
+            index: assemble(pipeline.stages[index].program, here, given, compile=compile, staged=True)
+            for index in local
         }
         self.tensors: dict[str, Tensor] = {}
         self._followers: list[tuple[Tensor, Tensor]] = []

@@ -28,6 +28,7 @@ RUNS: dict[str, tuple[Case, tuple[Case, ...]]] = {
         (Case(name="batch norm 2d", mesh={"dp": 2, "tp": 2}, options=FULL), Case(name="batch norm 2d", mesh={"dp": 4})),
         (Case(name="narrow", mesh={"dp": 2, "tp": 2}, options=FULL), Case(name="narrow", mesh={"tp": 2})),
         (Case(name="narrow", mesh={"dp": 1}), Case(name="narrow", mesh={"dp": 2, "tp": 2}, options=FULL)),
+        (Case(name="scaled", mesh={"pp": 2, "dp": 2}), Case(name="scaled", mesh={"dp": 2}, options=FULL)),
         (Case(name="dropout", mesh={"tp": 2}), Case(name="dropout", mesh={"dp": 2, "tp": 2}, options=FULL)),
         (Case(name="never used", mesh={"dp": 1}), Case(name="never used", mesh={"dp": 2}, options=FULL)),
         (Case(name="mixtral", mesh={"ep": 2, "dp": 2}, options=FULL), Case(name="mixtral", mesh={"ep": 2, "tp": 2}),

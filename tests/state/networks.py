@@ -184,6 +184,26 @@ class Moving(nn.Module):
         return self.layers(self.stem(x)).square().mean()  # type: ignore[no-any-return]
 
 
+class Scaled(nn.Module):
+    """Trained single numbers: a gate in each repeated block, and one on the output."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.gate = linear(8, 8), nn.Parameter(torch.tensor(0.7, dtype=D))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.gate * self.linear(x).tanh()  # type: ignore[no-any-return]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(Scaled.Layer() for _ in range(4)))
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layers(x) * self.scale).square().mean()  # type: ignore[no-any-return]
+
+
 @dataclass
 class Answer(ModelOutput):
     loss: Tensor | None = None
@@ -249,6 +269,7 @@ CASES: dict[str, Callable[[], Made]] = {
     "no statistics": lambda: (
         Normed(lambda n: nn.BatchNorm1d(n, track_running_stats=False, dtype=D), 5), pairs()),
     "evaluated": lambda: (Normed(lambda n: nn.BatchNorm1d(n, dtype=D).eval()), pairs()),
+    "scaled": lambda: (Scaled(), (normal(8, 8),)),
     "nested": lambda: (Called(), mixed()),
     "options": lambda: (Called(), mixed(mask=torch.rand(8, 8) > 0.5, scale=2.0, mode="sum", twice=True, form="answer")),
     "absent": lambda: (Called(), ([normal(8, 8), {"b": normal(8, 8)}], None)),

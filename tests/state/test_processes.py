@@ -23,11 +23,12 @@ TWO = [
     ),
     *(
         Case(name=name, mesh={"dp": 2}, options={"recompute": "full", "zero": zero})
-        for name in ("residual", "moving") for zero in (0, 3)
+        for name in ("residual", "moving", "scaled") for zero in (0, 3)
     ),
     *(Case(name=name, mesh={"dp": 2}) for name in ("nested", "options", "absent", "tuple", "expanded", "integers")),
     Case(name="synchronised", mesh={"dp": 2}), Case(name="sliced", mesh={"tp": 2}),
     Case(name="options", mesh={"tp": 2}),
+    *(Case(name="scaled", mesh={"dp": 2}, options={"zero": zero, "num_microbatches": 2}) for zero in (0, 2, 3)),
 ]  # fmt: skip
 PICTURES = [
     *(Case(name="resnet", mesh=mesh) for mesh in ({"dp": 2}, {"tp": 2})),
