@@ -85,11 +85,10 @@ def collective_lines(
 
 def _inside(kind: str, group: Group, intra: Level) -> CollectiveLine:
     n = group.size
-    volume = (n - 1) / n if kind == "all_to_all" else ring_volume(kind, n)
     return CollectiveLine(
         algorithm="ring",
         start_s=intra.base_latency_s + rounds(kind) * (n - 1) * intra.latency_s,
-        s_per_byte=volume / intra.bandwidth_bytes_s,
+        s_per_byte=inside_volume(kind, n) / intra.bandwidth_bytes_s,
     )
 
 
@@ -102,7 +101,7 @@ def _flat(kind: str, group: Group, intra: Level, inter: Level, border_bytes_s: f
         s_per_byte = max(inside_s, (n - m) / n * m / border_bytes_s)
     else:
         slowest_bytes_s = border_bytes_s if m == 1 else min(intra.bandwidth_bytes_s, border_bytes_s)
-        s_per_byte = ring_volume(kind, n) / slowest_bytes_s
+        s_per_byte = _ring_volume(kind, n) / slowest_bytes_s
     hops_s = intra_hops * intra.latency_s + inter_hops * inter.latency_s
     return CollectiveLine(
         algorithm="ring", start_s=_base_s(intra, inter) + rounds(kind) * hops_s, s_per_byte=s_per_byte
@@ -128,7 +127,12 @@ def _hierarchical(
     )
 
 
-def ring_volume(kind: str, n: int) -> float:
+def inside_volume(kind: str, n: int) -> float:
+    """Bytes that a device sends inside its node, per byte of payload."""
+    return (n - 1) / n if kind == "all_to_all" else _ring_volume(kind, n)
+
+
+def _ring_volume(kind: str, n: int) -> float:
     """Bytes that pass each link of a ring, per byte of payload."""
     volumes = {
         "all_reduce": 2 * (n - 1) / n,

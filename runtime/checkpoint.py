@@ -309,7 +309,7 @@ def _known_to_torch(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if isinstance(tensor, DTensor):
             ours, theirs = bounds(tensor.shape, tensor), chunks(tensor)
-            if any(size for _, size in ours) and theirs != [ours]:
+            if all(size for _, size in ours) and theirs != [ours]:
                 raise UnsupportedError(
                     f"{name} {list(tensor.shape)} is laid out {tensor.placements}, of which torch {torch.__version__} "
                     "knows no part in a checkpoint: use another ZeRO level or mesh, or a newer torch"

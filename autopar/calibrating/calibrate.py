@@ -12,7 +12,8 @@ import torch
 from torch.multiprocessing.spawn import ProcessException, ProcessExitedException
 
 from autopar.calibrating.document import Document, document
-from autopar.calibrating.measure import Measured, cores, run
+from autopar.calibrating.measure import Measured, run
+from autopar.cores import usable_cores
 from autopar.hardware import known_gpu
 from autopar.ir.errors import ProbeError, UsageError
 from autopar.processes import conversation
@@ -56,7 +57,7 @@ def _devices(kind: str | None, processes: int | None) -> tuple[str, int]:
         raise UsageError(f"device {kind!r}: one of cpu, cuda")
     if kind == "cuda" and not gpus:
         raise UsageError("device cuda: torch sees no GPU here; measure the CPU with cpu")
-    there = gpus if kind == "cuda" else cores()
+    there = gpus if kind == "cuda" else usable_cores()
     processes = there if processes is None else processes
     if not 1 <= processes <= there:
         what = "GPUs" if kind == "cuda" else "cores"

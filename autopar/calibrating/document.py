@@ -10,15 +10,14 @@ import numpy as np
 
 from autopar.calibrating.measure import MIB, Measured, Points
 from autopar.calibrating.probes import ATTENTION
-from autopar.cost_model.collectives import ring_volume, rounds
+from autopar.cost_model.collectives import inside_volume, rounds
 from autopar.cost_model.dtypes import peak_key
 
 # Table → name → key → value, as in a profile.
 Document: TypeAlias = dict[str, dict[str, dict[str, Any]]]
 
 DIGITS = 4
-# Latencies count as much as rates: each time is one equation, and its error is relative.
-LEAST_US = 1e-3
+LEAST_US = 1e-3  # a profile's latency is above 0
 
 
 def document(found: Measured, kind: str, device: str, *, known: bool, source: str, date: str) -> Document:
@@ -61,8 +60,7 @@ def _link(found: Measured) -> dict[str, float]:
     """Latency of a hop and bandwidth of a ring that fit all collectives best, errors counted as parts of the time."""
     rows, n = [], found.processes
     for kind, points in found.collective_s.items():
-        volume = (n - 1) / n if kind == "all_to_all" else ring_volume(kind, n)
-        rows += [(rounds(kind) * (n - 1) / s, volume * size / s) for size, s in points.items()]
+        rows += [(rounds(kind) * (n - 1) / s, inside_volume(kind, n) * size / s) for size, s in points.items()]
     latency_s, s_per_byte = _least_squares(np.array(rows))
     return {"bandwidth_gb_s": 1e-9 / s_per_byte, "latency_us": max(LEAST_US, latency_s * 1e6), "usable_fraction": 1.0}
 

@@ -17,8 +17,10 @@ import torch.distributed as dist
 from torch.utils.benchmark import Timer
 
 from autopar.calibrating.probes import MOVED, attention, copied, ladder, product
+from autopar.cores import usable_cores
 from autopar.ir.errors import ProbeError
 from autopar.runtime.collectives import all_gather, reduce_scatter
+from autopar.runtime.dtypes import TORCH_DTYPES
 
 LEAST_S = 0.05  # each size is run for so long
 SLOW_S = 0.15  # no larger size is tried after one that takes so long
@@ -29,7 +31,7 @@ COPIED_BYTES = {"cpu": 2**27, "cuda": 2**30}
 PAYLOAD_BYTES = {"cpu": (2**12, 4, 2**26), "cuda": (2**12, 4, 2**28)}
 LOST = timedelta(minutes=2)  # nothing takes so long but a process that is gone
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of the container
-PEAKS = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+PEAKS = {name: TORCH_DTYPES[name] for name in ("f64", "f32", "bf16", "f16")}
 MIB = 2**20
 
 Points = dict[float, float]  # by size
@@ -210,9 +212,4 @@ def _memory_bytes(device: torch.device) -> int:
         return torch.cuda.get_device_properties(device).total_memory
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
-    return min(there, int(limit) if limit.isdigit() else there) // cores()
-
-
-def cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(there, int(limit) if limit.isdigit() else there) // usable_cores()

@@ -17,7 +17,6 @@ from autopar.ir.optable import TABLE
 from autopar.runtime.autopar_ops import FUNCTIONS
 from autopar.runtime.dtypes import IR_DTYPES
 
-aten = torch.ops.aten
 ATTENTION = "aten.scaled_dot_product_attention.default"
 WIDTH = 1024  # of the rows that are normalized, summed or attended to
 CLASSES = 8192

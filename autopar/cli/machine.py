@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from autopar.cli.output import note
+from autopar.cores import usable_cores
 from autopar.cost_model import Cluster, CostProfile, NodeGroup
 from autopar.ir.errors import UsageError
 
@@ -30,7 +30,7 @@ def this_machine(profile: CostProfile) -> Cluster:
     """One node. Raises ``UsageError`` for GPUs that the profile does not know or that differ."""
     names = gpu_names()
     if not names:
-        return _one_node("CPU", _usable_cores())
+        return _one_node("CPU", usable_cores())
     devices = {device_of(name, list(profile.data.device)) for name in names}
     if None in devices or len(devices) > 1:
         raise UsageError(
@@ -79,13 +79,6 @@ def _score(words: list[str], device: list[str]) -> int:
             return 0
         score += part in said
     return score
-
-
-def _usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _one_node(device: str, count: int) -> Cluster:

@@ -11,7 +11,7 @@ from autopar.calibrating.document import Document, document, rows, toml
 from autopar.calibrating.measure import Measured
 from autopar.calibrating.probes import MOVED
 from autopar.cost_model import Cluster, CostProfile, Group, OpCost, collective_s, compute_s
-from autopar.cost_model.collectives import ring_volume, rounds
+from autopar.cost_model.collectives import inside_volume, rounds
 from autopar.ir.optable import TABLE
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -25,10 +25,10 @@ def measured(device: str = "CPU", processes: int = 4) -> Measured:
     n = processes
     collectives = {
         kind: {
-            float(size): rounds(kind) * (n - 1) * HOP_US * 1e-6 + volume * size / (GB_S * 1e9) for size in SIZES
+            float(size): rounds(kind) * (n - 1) * HOP_US * 1e-6 + inside_volume(kind, n) * size / (GB_S * 1e9)
+            for size in SIZES
         }
         for kind in KINDS
-        for volume in [(n - 1) / n if kind == "all_to_all" else ring_volume(kind, n)]
     }  # fmt: skip
     return Measured(
         device=device, processes=processes, memory_bytes=8 * 2**30, dtype="f32", copy_bytes_s=20e9,

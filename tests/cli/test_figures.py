@@ -29,7 +29,7 @@ def test_a_cluster_is_shown_with_the_source_of_each_number(cli):
 
 def test_without_a_spec_the_cluster_is_this_machine(cli, monkeypatch):
     monkeypatch.setattr("autopar.cli.machine.gpu_names", list)
-    monkeypatch.setattr("autopar.cli.machine._usable_cores", lambda: 2)
+    monkeypatch.setattr("autopar.cli.machine.usable_cores", lambda: 2)
     assert "cluster 1x2xCPU this machine" in words(cli("cluster", "show").out)
 
 

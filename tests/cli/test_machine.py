@@ -37,7 +37,7 @@ def test_a_drivers_name_is_matched_only_where_nothing_contradicts(gpu, device):
 
 def test_without_gpus_every_usable_core_is_a_device(monkeypatch):
     monkeypatch.setattr(machine, "gpu_names", list)
-    monkeypatch.setattr(machine, "_usable_cores", lambda: 3)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 3)
     assert str(machine.this_machine(PROFILE)) == "1x3xCPU"
 
 
