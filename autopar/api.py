@@ -119,7 +119,7 @@ def _assemble(
     compile: bool | str,
 ) -> ParallelModule:
     """Lower the agreed plan here. A rank that failed to trace takes the others down with its own message."""
-    device = local_device() if "nccl" in str(dist.get_backend()) else start_process_group()
+    device = start_process_group()
     program: Program | None = None
     other: OtherMode | None = None
     problem = outcome if isinstance(outcome, Exception) else None

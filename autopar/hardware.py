@@ -29,7 +29,8 @@ def start_process_group() -> torch.device:
     """The running process group's device; starts a group if torchrun asks for one, or one of a single process."""
     device = local_device()
     if dist.is_initialized():
-        uses_gpu = "nccl" in str(dist.get_backend())
+        # a group started without a backend's name has NCCL for GPUs, and no name
+        uses_gpu = "nccl" in str(dist.get_backend_config())
         device = device if uses_gpu else torch.device("cpu")
     elif "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

@@ -162,6 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a tiny model, does it run?")
     parser.add_argument("--steps", type=int, default=10, help="measured steps a turn")
     parser.add_argument("--turns", type=int, default=3, help="turns of each way")
+    parser.add_argument("--at-most", type=float, default=math.inf, help="so many parameters, to be done sooner")
     parser.add_argument("--backend", default="inductor", help="of torch.compile")
     parser.add_argument("--out", type=Path, default=report.RESULTS, help="folder of the result")
     options = parser.parse_args(argv)
@@ -176,7 +177,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = start_process_group()
     dist.all_reduce(torch.ones(1, device=device))  # its communicator, before anything is measured
     try:
-        sizes = FOR_A_GPU if options.device == "cuda" else (TINY,)
+        listed: tuple[Size, ...] = FOR_A_GPU if options.device == "cuda" else (TINY,)
+        sizes = tuple(size for size in listed if parameters(llama(size, device="meta")) <= options.at_most)
         found = fitting(sizes, device, options.steps, options.turns, options.backend)
     finally:
         dist.destroy_process_group()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from autopar.ir.errors import IRError
 from autopar.ir.program import Parameter, Program
@@ -13,6 +14,7 @@ from autopar.runtime.calls import slots_of
 from autopar.runtime.compiled import Compile
 from autopar.runtime.devices import Here
 from autopar.runtime.holders import Holder, make_holder
+from autopar.runtime.leaves import Leaves
 from autopar.runtime.parameters import Names, Part, Stored, register
 from autopar.runtime.runnable import Held, Parts, connect
 from autopar.runtime.step_sums import StepSums
@@ -27,10 +29,11 @@ def assemble(program: Program, here: Here, given: Stored, *, compile: Compile, s
     owners = owners_of(program)
     top, holders = _holders(program, here, given, owners, staged=staged)
     tensors = _tensors(program, top, holders, buffers)
-    sums = StepSums(program.parameters, tensors, here)
+    sums, leaves = StepSums(program.parameters, tensors, here), Leaves()
     for holder in top.modules():
         if isinstance(holder, Holder):
             holder.sums = sums
+            holder.local = holder.local if isinstance(holder, FSDPModule) else leaves.part
 
     def parameter(fqn: str) -> Tensor:
         owner = top.find(fqn)
@@ -38,7 +41,7 @@ def assemble(program: Program, here: Here, given: Stored, *, compile: Compile, s
             raise IRError(f"{fqn} belongs to a block, and is used outside of it")
         return owner.read(fqn)
 
-    held = Held(tensors=tensors, top=top, sums=sums, holders=holders, owners=owners, buffers=buffers)
+    held = Held(tensors=tensors, top=top, sums=sums, leaves=leaves, holders=holders, owners=owners, buffers=buffers)
     return connect(program, here, held, parameter, compile=compile, overlap=True)
 
 

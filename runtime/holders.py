@@ -40,7 +40,9 @@ class Holder(nn.Module):
         self.zero = 0
         self.stays = True
         self.sums: StepSums | None = None
+        self.local: Callable[[DTensor], Tensor] = local_of
         self.described = {parameter.fqn: (f"p{i}", parameter) for i, (parameter, _) in enumerate(parameters)}
+        self.padded = {one.fqn for one, _ in parameters if one.layout.is_padded(one.type.shape)}
         for i, (_, held) in enumerate(parameters):
             self.register_parameter(f"p{i}", held)
 
@@ -56,7 +58,8 @@ class Holder(nn.Module):
         name, parameter = self.described[fqn]
         held: Tensor = getattr(self, name)
         if isinstance(held, DTensor):
-            held = filled(local_of(held), parameter.layout, parameter.type.shape)
+            held = self.local(held)
+            held = filled(held, parameter.layout, parameter.type.shape) if fqn in self.padded else held
         if self.sums is not None:
             held = self.sums.now(parameter, held)
         dtype = TORCH_DTYPES[parameter.compute_dtype]

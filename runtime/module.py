@@ -141,7 +141,7 @@ class ParallelModule(WholeState):
     def _accumulate(self, now: Running, given: dict[str, Tensor], rng: Tensor) -> Tensor:
         total: Tensor | None = None
         last = self._share.count - 1
-        with self._parts[0].sums.once():
+        with self._parts[0].sums.once(), self._parts[0].leaves.step():
             for index in range(last + 1):
                 set_gradient_sync(self._parts[0].top, index == last)
                 (loss,) = self._run(now, given, index, rng, loss_only=True)

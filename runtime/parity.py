@@ -25,7 +25,7 @@ def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, tol:
     largest = max((_largest(tensor) for tensor in expected.values()), default=0.0)
     worst = 0.0
     for name, reference in expected.items():
-        tensor = found[name]
+        tensor = found[name].to(reference.device)
         if tensor.shape != reference.shape:
             raise VerificationError(
                 f"{what}: {name} has shape {list(tensor.shape)}, not {list(reference.shape)}"

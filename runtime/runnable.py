@@ -19,6 +19,7 @@ from autopar.runtime.devices import Here
 from autopar.runtime.dtypes import TORCH_DTYPES
 from autopar.runtime.holders import Holder
 from autopar.runtime.inputs import graph_inputs
+from autopar.runtime.leaves import Leaves
 from autopar.runtime.program import Call, build, stored_nodes, written
 from autopar.runtime.reading import part_of
 from autopar.runtime.step_sums import StepSums
@@ -72,6 +73,7 @@ class Held:
     tensors: Mapping[str, Tensor]
     top: Holder
     sums: StepSums
+    leaves: Leaves
     holders: Mapping[str, Holder]
     owners: Mapping[str, tuple[str, str]]
     buffers: Mapping[str, Tensor]
@@ -120,8 +122,8 @@ def connect(
     loss_alone = program.loss is None or program.graph.outputs == (program.loss,)
     training = forward if loss_alone else runnable(needed(program.graph, (str(program.loss),)))
     return Parts(
-        tensors=held.tensors, top=held.top, sums=held.sums, holders=held.holders, owners=held.owners,
-        buffers=held.buffers, training=training, forward=forward, before=_prologue(program, here, read),
+        tensors=held.tensors, top=held.top, sums=held.sums, leaves=held.leaves, holders=held.holders,
+        owners=held.owners, buffers=held.buffers, training=training, forward=forward, before=_prologue(program, here, read),
     )  # fmt: skip
 
 

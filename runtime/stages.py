@@ -101,6 +101,7 @@ class Stages:
         with ExitStack() as ends:
             for parts in self.parts.values():
                 ends.enter_context(parts.sums.once())
+                ends.enter_context(parts.leaves.step())
             loss = staged.pipelined.step(given, rng, training=True, scale=scale)
         self._sum_tied()
         for copy, earlier in zip(copies, before, strict=True):

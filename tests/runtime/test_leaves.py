@@ -1,0 +1,46 @@
+"""Gradients of a step are those of the user's parameters, in the tensors that the user may hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from autopar.runtime.leaves import Leaves
+from tests import harness
+
+
+def held(requires_grad: bool = True) -> DTensor:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (1,))
+    made = DTensor.from_local(torch.ones(3, dtype=torch.float64), mesh)
+    return made.detach().requires_grad_(requires_grad)
+
+
+def in_steps() -> list[list[float]]:
+    """Two microbatches and a second step into the gradient that is held; a step that breaks; what is frozen; no step."""
+    leaves, parameter, frozen = Leaves(), held(), held(requires_grad=False)
+    found = []
+    with leaves.step():
+        for factor in (1, 2):
+            (leaves.part(parameter) * factor * leaves.part(frozen)).sum().backward()
+        assert parameter.grad is None
+    first = parameter.grad
+    assert isinstance(first, DTensor)
+    found.append(first.to_local().tolist())
+    with leaves.step():
+        (leaves.part(parameter) * 4).sum().backward()
+    assert parameter.grad is first
+    found.append(first.to_local().tolist())
+    with pytest.raises(RuntimeError, match="broken"), leaves.step():
+        (leaves.part(parameter) * 8).sum().backward()
+        raise RuntimeError("broken")
+    (leaves.part(parameter) * 16).sum().backward()
+    found.append(first.to_local().tolist())
+    assert frozen.grad is None
+    return found
+
+
+def test_gradients_add_up_where_the_user_sees_them() -> None:
+    assert harness.run_processes(1, in_steps)[0] == [[3.0] * 3, [7.0] * 3, [31.0] * 3]
