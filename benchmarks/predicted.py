@@ -46,7 +46,7 @@ SIZES = {
 }
 
 
-def models(sizes: Sizes, dtype: torch.dtype) -> dict[str, Callable[[], tuple[Any, Any]]]:
+def models(sizes: Sizes, dtype: torch.dtype, device: str) -> dict[str, Callable[[], tuple[Any, Any]]]:
     """Each makes a model of random weights and its batch, the same every time."""
     import transformers as hf
 
@@ -57,7 +57,9 @@ def models(sizes: Sizes, dtype: torch.dtype) -> dict[str, Callable[[], tuple[Any
                                resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)  # fmt: skip
         torch.manual_seed(0)
         ids = torch.randint(0, vocabulary, (sizes.batch, sizes.length))
-        return hf.GPT2LMHeadModel(config).train().to(dtype), {"input_ids": ids, "labels": ids}
+        with torch.device(device):
+            model = hf.GPT2LMHeadModel(config)
+        return model.train().to(dtype), {"input_ids": ids, "labels": ids}
 
     def vit() -> tuple[Any, Any]:
         config = hf.ViTConfig(num_hidden_layers=sizes.layers, hidden_size=width, num_attention_heads=sizes.heads,
@@ -66,9 +68,14 @@ def models(sizes: Sizes, dtype: torch.dtype) -> dict[str, Callable[[], tuple[Any
         torch.manual_seed(0)
         images = torch.rand(4 * sizes.batch, 3, sizes.pixels, sizes.pixels, dtype=dtype)
         inputs = {"pixel_values": images, "labels": torch.arange(len(images)) % 16}
-        return hf.ViTForImageClassification(config).train().to(dtype), inputs
+        with torch.device(device):
+            model = hf.ViTForImageClassification(config)
+        return model.train().to(dtype), inputs
 
-    return {"llama": lambda: (llama(sizes.llama, dtype=dtype), batch(sizes.llama)), "gpt2": gpt2, "vit": vit}
+    def of_llama() -> tuple[Any, Any]:
+        return llama(sizes.llama, dtype=dtype, device=device), batch(sizes.llama)
+
+    return {"llama": of_llama, "gpt2": gpt2, "vit": vit}
 
 
 def measure(
@@ -80,7 +87,7 @@ def measure(
 
     if device == "cuda":
         dist.destroy_process_group()  # of gloo; autopar starts NCCL
-    for name, make in models(sizes, torch.bfloat16 if device == "cuda" else torch.float32).items():
+    for name, make in models(sizes, torch.bfloat16 if device == "cuda" else torch.float32, device).items():
         for mesh in meshes:
             for profile, path in profiles.items():
                 model, inputs = make()

@@ -22,6 +22,8 @@ from autopar.ir.gates import Gate
 from autopar.runtime import experts_fused, experts_loop, pages
 from autopar.runtime.gates import Gated
 
+_BEYOND = 2**30  # more than any number of experts
+
 _library = torch.library.Library("autopar", "FRAGMENT")
 _GIVEN = "Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, Tensor? kept=None"
 _HOW = "str gate, bool transposed=False, float kept_factor=1.0, int start=0"
@@ -122,8 +124,10 @@ def _of_rows(order: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def in_order(index: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
     """Places in the flattened index by expert, those of one expert in order, the choices of other experts than the
     ``count`` from ``start`` on last; and after how many of them each expert ends."""
-    here = index.reshape(-1) - start
-    known, order = torch.sort(torch.where((here >= 0) & (here < count), here, count), stable=True)
+    here = index.reshape(-1)
+    here = here - start if start else here
+    # below 0 becomes a large number, so few operations tell who is elsewhere: on a GPU each is a kernel to start
+    known, order = torch.sort(here.remainder(_BEYOND).clamp_(max=count), stable=True)
     return order, torch.searchsorted(known, torch.arange(count, device=index.device, dtype=known.dtype), right=True)
 
 

@@ -1,9 +1,10 @@
 """All experts at once, by ``torch.nn.functional.grouped_mm``.
 
-For bf16 on GPUs, where it is one kernel; and on CPUs, where it is a loop in C++, for so few rows that one in Python
-would take longer, but for products that are faster turned and for memory that is used again. Nothing is read back from
-a GPU, so there is a row for every choice, those of experts that are elsewhere last. What stands in their rows is
-undefined, NaN perhaps, until rows become tokens and weights again: there they are 0.
+For bf16 on GPUs, where it is one kernel, but for products so long that one after the other is faster; and on CPUs,
+where it is a loop in C++, for so few rows that one in Python would take longer, but for products that are faster turned
+and for memory that is used again. Of a GPU no more is read back than where the rows of long products end, so there is a
+row for every choice, those of experts that are elsewhere last. What stands in their rows is undefined, NaN perhaps,
+until rows become tokens and weights again: there they are 0.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _FEW_BYTES = 128 * 1024
 # Of an expert. On CPUs so few rows times a transposed matrix take 1.2 to 3 times as long as the matrix times them
 # (MKL, float32, widths of 256 to 2048).
 _FEW_ROWS = 5
+# Of a product on a GPU: starting one costs 10 to 40 microseconds of the host's time.
+_LONG_FLOPS = 1e11
 
 
 def usable(x: Tensor, choices: int, up: Tensor, down: Tensor) -> bool:
@@ -53,25 +56,42 @@ def _is_large(experts: Tensor) -> bool:
     return experts[0].numel() * experts.element_size() >= _FEW_BYTES
 
 
+def _on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
+
+
+def _is_long(rows: int, weights: Tensor) -> bool:
+    """Whether the mean product takes a GPU so long that one after the other is faster: each is cuBLAS's own then."""
+    return 2 * rows * weights[0].numel() >= _LONG_FLOPS * len(weights)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """``order`` [T K]: which choice each row is. ``place`` [T K]: the row of each choice. ``ends`` int32 [E].
+    """``order`` [T K]: which choice each row is.
 
-    ``expert`` [T K]: of each row, E for those elsewhere. ``each``: K.
+    ``place`` [T K]: the row of each choice. ``ends`` int32 [E]. ``each``: K.
     """
 
     order: Tensor
     place: Tensor
     ends: Tensor
-    expert: Tensor
     each: int
 
     @classmethod
     def of(cls, order: Tensor, ends: Tensor, each: int) -> Rows:
-        numbers = torch.arange(len(order), device=order.device)
-        expert = torch.searchsorted(ends, numbers, right=True)
-        place = torch.empty_like(order).index_copy_(0, order, numbers)
-        return cls(order=order, place=place, ends=ends.int(), expert=expert, each=each)
+        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
+        return cls(order=order, place=place, ends=ends.int(), each=each)
+
+    @cached_property
+    def expert(self) -> Tensor:
+        """[T K]: of each row, E for those elsewhere."""
+        numbers = torch.arange(len(self.order), device=self.order.device, dtype=self.ends.dtype)
+        return torch.searchsorted(self.ends, numbers, right=True)
+
+    @cached_property
+    def absent(self) -> Tensor:
+        """[T K, 1]: whether the expert of each choice is elsewhere."""
+        return (self.place >= self.ends[-1]).unsqueeze(-1)
 
     @cached_property
     def token(self) -> Tensor:
@@ -84,35 +104,47 @@ class Rows:
 
     def product(self, rows: Tensor, weights: Tensor) -> Tensor:
         """[T K, a] and [E, a, b] -> [T K, b]."""
+        if _on_gpu(rows):
+            return self._product_on_gpu(rows, weights)
         few = len(rows) <= _FEW_ROWS * len(weights) and _is_large(weights)
-        if rows.is_cuda or rows.dtype != torch.float32 or weights.mT.stride(-1) != 1 or not few:
+        if rows.dtype != torch.float32 or weights.mT.stride(-1) != 1 or not few:
             return F.grouped_mm(rows, weights, offs=self.ends)
         made = rows.new_empty(len(rows), weights.shape[2])
-        for weight, here in zip(weights, self._of_each(), strict=True):
+        for weight, here in zip(weights, self._of_each, strict=True):
             turned = here.stop - here.start <= _FEW_ROWS
             made[here] = (weight.mT @ rows[here].mT).mT if turned else rows[here] @ weight
+        return made
+
+    def _product_on_gpu(self, rows: Tensor, weights: Tensor) -> Tensor:
+        if not _is_long(len(rows), weights):
+            return F.grouped_mm(rows, weights, offs=self.ends)
+        made = rows.new_empty(len(rows), weights.shape[2])
+        for weight, here in zip(weights, self._of_each, strict=True):
+            torch.mm(rows[here], weight, out=made[here])
         return made
 
     def outer(self, left: Tensor, right: Tensor, like: Tensor) -> Tensor:
         """[T K, a] and [T K, b] -> [E, a, b] as ``like``: the sum over each expert's rows.
 
-        Where its memory was used before, expert by expert: ``grouped_mm`` would have it mapped anew.
+        Expert by expert where that is faster, and where its memory was used before: ``grouped_mm`` would have it
+        mapped anew.
         """
-        if not pages.pooled(like) or not _is_large(like):
+        by_expert = _is_long(len(left), like) if _on_gpu(like) else pages.pooled(like) and _is_large(like)
+        if not by_expert:
             return F.grouped_mm(left.mT, right, offs=self.ends)
         sums = pages.empty_like(like)
-        for total, here in zip(sums, self._of_each(), strict=True):
+        for total, here in zip(sums, self._of_each, strict=True):
             torch.mm(left[here].mT, right[here], out=total)
         return sums
 
+    @cached_property
     def _of_each(self) -> list[slice]:
-        """The rows of each expert."""
+        """The rows of each expert. Waits for a GPU."""
         return [slice(first, last) for first, last in itertools.pairwise((0, *self.ends.tolist()))]
 
     def of_choices(self, rows: Tensor) -> Tensor:
         """[T K, a] -> [T, K, a], 0 where the expert is elsewhere."""
-        absent = (self.expert == len(self.ends)).index_select(0, self.place).unsqueeze(-1)
-        return rows.index_select(0, self.place).masked_fill_(absent, 0).view(-1, self.each, rows.shape[-1])
+        return rows.index_select(0, self.place).masked_fill_(self.absent, 0).view(-1, self.each, rows.shape[-1])
 
 
 def forward(

@@ -167,7 +167,7 @@ def _nothing(step: Callable[[], None]) -> float:
 
 def _waits_of_graphs(step: Callable[[], None]) -> float:
     """Seconds of waits in compiled graphs, which call no ``Work``."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as seen:
         step()
     return float(sum(event.cpu_time_total for event in seen.key_averages() if event.key == COMPILED_WAIT)) / 1e6
 
@@ -181,7 +181,7 @@ def _of_device(step: Callable[[], None], steps: int, device: torch.device) -> tu
         step()
         torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - start)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
         for _ in range(steps):
             step()
         torch.cuda.synchronize(device)

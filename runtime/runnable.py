@@ -123,7 +123,8 @@ def connect(
     training = forward if loss_alone else runnable(needed(program.graph, (str(program.loss),)))
     return Parts(
         tensors=held.tensors, top=held.top, sums=held.sums, leaves=held.leaves, holders=held.holders,
-        owners=held.owners, buffers=held.buffers, training=training, forward=forward, before=_prologue(program, here, read),
+        owners=held.owners, buffers=held.buffers, training=training, forward=forward,
+        before=_prologue(program, here, read),
     )  # fmt: skip
 
 

@@ -10,19 +10,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.benchmark import Timer
 
 from autopar.calibrating.probes import MOVED, attention, copied, ladder, product
+from autopar.calibrating.timing import host_s, seconds_of
 from autopar.cores import usable_cores
 from autopar.ir.errors import ProbeError
 from autopar.runtime.collectives import all_gather, reduce_scatter
 from autopar.runtime.dtypes import TORCH_DTYPES
 
-LEAST_S = 0.05  # each size is run for so long
 SLOW_S = 0.15  # no larger size is tried after one that takes so long
 PRODUCTS = (64, 2, 16384)  # first size, times the one before, at most
 ROWS = (128, 2, 16384)
@@ -97,6 +95,7 @@ def _steps(device: torch.device, group: dist.ProcessGroup | None, found: Measure
     """Each measures something and yields what comes next."""
     kind, main = device.type, PEAKS[found.dtype]
     together = partial(_together, device=device)
+    least_s = statistics.median(_of_all(host_s(device)))
     yield "copies"
     size = COPIED_BYTES[kind]
     found.copy_bytes_s = 2 * size / together(copied(size, device))
@@ -107,7 +106,7 @@ def _steps(device: torch.device, group: dist.ProcessGroup | None, found: Measure
         points = found.flops_s[name] = {}
         for n in ladder(*PRODUCTS):
             call, flops = product(n, dtype, device)
-            taken = together(call)
+            taken = max(together(call), least_s)
             points[flops] = flops / taken
             if taken > SLOW_S:
                 break
@@ -115,7 +114,7 @@ def _steps(device: torch.device, group: dist.ProcessGroup | None, found: Measure
     for rows in ladder(*ROWS):
         call, work = attention(rows, main, device)
         taken = together(call)
-        found.attention_s[work.flops / work.passes] = taken / work.passes
+        found.attention_s[work.flops / work.passes] = max(taken / work.passes, least_s)
         if taken > SLOW_S:
             break
     for target, make in MOVED.items():
@@ -125,7 +124,7 @@ def _steps(device: torch.device, group: dist.ProcessGroup | None, found: Measure
             probe = make(n, main, device)
             work = probe.work()
             taken = together(probe.step())
-            points[work.bytes / work.passes] = taken / work.passes
+            points[work.bytes / work.passes] = max(taken / work.passes, least_s)
             if taken > SLOW_S:
                 break
     for name, collective in COLLECTIVES.items() if found.processes > 1 else ():
@@ -139,11 +138,7 @@ def _together(call: Callable[[], object], device: torch.device) -> float:
     """Seconds of a call while all processes make it; the median of theirs, so that all go on alike."""
     call()
     dist.barrier()
-    clock: dict[str, Any] = {}
-    if device.type == "cpu":
-        clock = {"timer": time.perf_counter}  # the usual one would wake a GPU
-    mine = Timer("call()", globals={"call": call}, **clock).blocked_autorange(min_run_time=LEAST_S).median
-    return statistics.median(_of_all(mine))
+    return statistics.median(_of_all(seconds_of(call, device)))
 
 
 def _of_all(mine: float) -> list[float]:

@@ -99,26 +99,28 @@ class MoE(nn.Module):
             raise UsageError(f"MoE: the input is {list(hidden.shape)}; it must be [batch, length, {self.hidden_size}]")
         routed = self.router(hidden)
         line = capacity.in_line(routed.chosen)
-        load = capacity.load_of(line, self.num_experts // self.router.prototypes)
-        kept, dropped = self._limited(line, load)
-        index = capacity.back(kept, self.router.top_k).flatten(0, 1).flatten(1)
-        weight = routed.weight.flatten(0, 1).flatten(1)
+        counted = self.capacity_factor is not None or self.balance_loss
+        load = capacity.load_of(line, self.num_experts // self.router.prototypes) if counted else None
+        chosen, dropped = self._limited(routed.chosen, line, load)
+        index, weight = (each.flatten(0, 1).flatten(1) for each in (chosen, routed.weight))
         out = experts(hidden.flatten(0, 1), index, weight, self.up, self.down, gate=self.activation)
         return MoEOutput(out.view(hidden.shape), self._loss(routed, load), dropped)
 
-    def _limited(self, line: Tensor, load: Tensor) -> tuple[Tensor, Tensor]:
-        """The choices in line, counted over all experts, ``num_experts`` for a dropped one; and drops by sequence."""
-        first = torch.arange(0, self.num_experts, load.shape[-1], device=line.device)
-        chosen = line + first.unsqueeze(-1)
-        if self.capacity_factor is None:
-            return chosen, load.new_zeros(load.shape[0])
+    def _limited(self, chosen: Tensor, line: Tensor, load: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The choices counted over all experts, ``num_experts`` for a dropped one; and drops by sequence."""
+        prototypes = self.router.prototypes
+        if prototypes > 1:
+            first = torch.arange(0, self.num_experts, self.num_experts // prototypes, device=chosen.device)
+            chosen = chosen + first.unsqueeze(-1)
+        if self.capacity_factor is None or load is None:
+            return chosen, chosen.new_zeros(chosen.shape[0])
         most = capacity.capacity_of(self.capacity_factor, line.shape[1] * line.shape[2], self.num_experts)
-        taken = capacity.places(line, load) < most
+        taken = capacity.back(capacity.places(line, load) < most, self.router.top_k)
         return torch.where(taken, chosen, self.num_experts), (load - most).clamp_min(0).sum((1, 2))
 
-    def _loss(self, routed: Routed, load: Tensor) -> Tensor:
-        total = routed.logits.new_zeros(load.shape[0])
-        if self.balance_loss:
+    def _loss(self, routed: Routed, load: Tensor | None) -> Tensor:
+        total = routed.logits.new_zeros(routed.logits.shape[0])
+        if self.balance_loss and load is not None:
             choices = routed.chosen.shape[1:].numel()
             total = total + self.balance_loss * losses.balance_loss(routed.gates, load, choices)
         if self.z_loss:

@@ -20,6 +20,7 @@ from tests.families.ranks import stepped
 from tests.models import llama
 
 GPU = torch.device("cuda", 0)
+CLUSTER = "1x1xCPU"  # no profile has the rate of a GPU's float64
 # bf16 has 8 bits: how far it may be from float64, as a multiple of how far plain torch in bf16 is
 OF_PLAIN = 2.0
 
@@ -43,7 +44,9 @@ def trained(name: str, options: Mapping[str, Any]) -> float:
     torch.manual_seed(0)
     model, batch = family.build(), family.batch()
     expected = alone(copy.deepcopy(model).to(GPU), there(batch), family)
-    parallel = autopar.parallelize(model, batch, profile=PROFILE, loss_fn=family.loss_fn, **options)
+    parallel = autopar.parallelize(
+        model, batch, cluster=CLUSTER, profile=PROFILE, loss_fn=family.loss_fn, **options
+    )
     losses, gradients, _ = stepped(parallel, batch, 1e9)
     assert str(dist.get_backend()) == "nccl"
     assert {p.device for p in parallel.parameters()} == {GPU}
@@ -91,7 +94,7 @@ def same_words(name: str) -> tuple[list[float], list[float]]:
         for part in model.modules():
             if isinstance(part, nn.Dropout):
                 part.p = 0.5
-        parallel = autopar.parallelize(model, family.batch(), profile=PROFILE)
+        parallel = autopar.parallelize(model, family.batch(), cluster=CLUSTER, profile=PROFILE)
         losses, _, _ = stepped(parallel, family.batch(), 1e9)
         found.append([float(loss) for loss in losses.values()])
     return found[0], found[1]

@@ -107,6 +107,22 @@ def test_few_rows_of_an_expert_are_multiplied_the_other_way_round(
     assert products.count(3) == 2, "in one direction it pays"
 
 
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_long_products_of_a_gpu_are_made_one_after_the_other(
+    index: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, here: nothing is left to ``grouped_mm``."""
+    given = operands(Sizes(), index=index, biased=True)
+    expected = differentiated(given)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
+    monkeypatch.setattr(experts_fused, "_LONG_FLOPS", 0)
+    monkeypatch.setattr(experts_fused, "_on_gpu", lambda _: True)
+    products = counted(monkeypatch)
+    for found, wanted in zip(differentiated(given), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    assert not products
+
+
 def test_torch_takes_the_calls_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own ``grouped_mm`` in float32, on widths of whole 16 bytes."""
     index = INDICES["some elsewhere"]
