@@ -24,6 +24,7 @@ from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.runtime.collectives import conversion, move
 from autopar.runtime.moves import of_node
+from autopar.runtime.native import native
 from autopar.runtime.ops import bind
 from autopar.runtime.overlap import Sent, spread
 from autopar.runtime.tape import run_once, sent_once
@@ -134,7 +135,7 @@ def _operation(
     several = node.target == "call" or len(node.results) > 1 or _returns_list(function)
     if node.results[0].name in once:
         function = run_once(function, kept=once[node.results[0].name])
-    made = built.create_node("call_function", function, args, kwargs)
+    made = built.create_node("call_function", native(function), args, kwargs)
     results = {
         value.name: built.call_function(operator.getitem, (made, index)) if several else made
         for index, value in enumerate(node.results)

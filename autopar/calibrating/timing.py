@@ -21,11 +21,17 @@ CHAIN = 32  # operations, so that what ends a backward is shared by many
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """Median over repetitions; of a GPU without the host's time. Raises RuntimeError for calls that wait for a GPU."""
+    """Median over repetitions; of a GPU without the host's time, if the call can be captured in a graph."""
     if device.type == "cpu":
         return _median(call, timer=time.perf_counter)  # the usual one would wake a GPU
     taken = Timer("call()", globals={"call": call}).timeit(3).mean
-    return _median(call) if taken > LONG_S else _median(_captured(call, device).replay) / CAPTURED
+    if taken > LONG_S:
+        return _median(call)
+    try:
+        graph = _captured(call, device)
+    except RuntimeError:  # it waits for the GPU
+        return _median(call)
+    return _median(graph.replay) / CAPTURED
 
 
 def host_s(device: torch.device) -> float:

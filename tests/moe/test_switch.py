@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_one_device_drops_what_the_model_would(monkeypatch: pytest.MonkeyPatch) 
             expert.dropout.p = 0.2
     batch = FAMILY.batch()
     expected = model(**batch).loss
-    wanted = torch.autograd.grad(expected, list(model.parameters()), allow_unused=True)
+    wanted: Sequence[Tensor | None] = torch.autograd.grad(expected, list(model.parameters()), allow_unused=True)
 
     def computed(*given: Any, kept: Tensor | None, **how: Any) -> Tensor:
         return experts_op(*(*given, None, kept), **how)
@@ -68,7 +69,7 @@ def test_one_device_drops_what_the_model_would(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(experts_apart, "_experts", computed)
     with experts_apart.experts_stacked(model):
         found = model(**batch).loss
-    got = torch.autograd.grad(found, list(model.parameters()), allow_unused=True)
+    got: Sequence[Tensor | None] = torch.autograd.grad(found, list(model.parameters()), allow_unused=True)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for one, other in zip(got, wanted, strict=True):
         if other is None:  # of an expert that no token chose
