@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -105,7 +106,11 @@ def parallelize(
     except Exception as error:  # noqa: BLE001 — whatever it is, no other rank may be left waiting
         outcome = error
     data = share(_told(outcome) if isinstance(outcome, Exception) else outcome, device)
-    return _assemble(model, example_inputs, data, readied, arguments, outcome, compile=compile)
+    made = _assemble(model, example_inputs, data, readied, arguments, outcome, compile=compile)
+    del readied
+    # what is left of the trace refers to the model in cycles: its weights would stay until chance collects them
+    gc.collect()
+    return made
 
 
 def _assemble(
