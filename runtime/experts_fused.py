@@ -121,6 +121,7 @@ class Rows:
         made = rows.new_empty(len(rows), weights.shape[2])
         for weight, here in zip(weights, self._of_each, strict=True):
             torch.mm(rows[here], weight, out=made[here])
+        made[self._of_each[-1].stop :] = 0
         return made
 
     def outer(self, left: Tensor, right: Tensor, like: Tensor) -> Tensor:
@@ -142,9 +143,12 @@ class Rows:
         """The rows of each expert. Waits for a GPU."""
         return [slice(first, last) for first, last in itertools.pairwise((0, *self.ends.tolist()))]
 
-    def of_choices(self, rows: Tensor) -> Tensor:
-        """[T K, a] -> [T, K, a], 0 where the expert is elsewhere."""
-        return rows.index_select(0, self.place).masked_fill_(self.absent, 0).view(-1, self.each, rows.shape[-1])
+    def of_choices(self, rows: Tensor, of: Tensor) -> Tensor:
+        """[T K, a] -> [T, K, a], 0 where the expert is elsewhere. ``of``: the weights of the product that gave them."""
+        found = rows.index_select(0, self.place)
+        if not (_on_gpu(rows) and _is_long(len(rows), of)):  # 0 already
+            found.masked_fill_(self.absent, 0)
+        return found.view(-1, self.each, rows.shape[-1])
 
 
 def forward(
@@ -157,7 +161,7 @@ def forward(
     inner = rows.product(rows.taken(x), up)
     if up_bias is not None:
         inner += F.pad(up_bias, (0, 0, 0, 1)).index_select(0, rows.expert)
-    made = rows.of_choices(rows.product(gate.forward(inner, rows.token), down))
+    made = rows.of_choices(rows.product(gate.forward(inner, rows.token), down), down)
     return (made * weight.unsqueeze(-1)).sum(1).to(x.dtype), inner
 
 
@@ -169,7 +173,7 @@ def backward(
     given, share = rows.taken(grad), weight.flatten().index_select(0, rows.order).unsqueeze(-1)
     middle, inwards = gate.and_backward(inner, rows.token)
     of_middle = rows.product(given, down.mT)
-    of_weight = rows.of_choices((of_middle * middle).sum(-1, keepdim=True, dtype=weight.dtype)).squeeze(-1)
+    of_weight = rows.of_choices((of_middle * middle).sum(-1, keepdim=True, dtype=weight.dtype), down).squeeze(-1)
     of_inner = inwards(of_middle.mul_(share))
     pairs = ((rows.taken(x), of_inner), (middle, given.mul_(share)))
     of_up, of_down = (
@@ -180,5 +184,5 @@ def backward(
     if wants[2]:
         sums = of_inner.new_zeros(len(rows.ends) + 1, of_inner.shape[1])
         of_bias = sums.index_put_((rows.expert,), of_inner, accumulate=True)[:-1]
-    of_x = rows.of_choices(rows.product(of_inner, up.mT)).sum(1)
+    of_x = rows.of_choices(rows.product(of_inner, up.mT), up).sum(1)
     return of_x, of_weight, of_up, of_down, of_bias

@@ -98,27 +98,30 @@ class MoE(nn.Module):
         if hidden.dim() != 3:
             raise UsageError(f"MoE: the input is {list(hidden.shape)}; it must be [batch, length, {self.hidden_size}]")
         routed = self.router(hidden)
-        line = capacity.in_line(routed.chosen)
-        counted = self.capacity_factor is not None or self.balance_loss
-        load = capacity.load_of(line, self.num_experts // self.router.prototypes) if counted else None
+        line = load = None
+        if self.capacity_factor is not None or self.balance_loss:
+            line = capacity.in_line(routed.chosen)
+            load = capacity.load_of(line, self.num_experts // self.router.prototypes)
         chosen, dropped = self._limited(routed.chosen, line, load)
         index, weight = (each.flatten(0, 1).flatten(1) for each in (chosen, routed.weight))
         out = experts(hidden.flatten(0, 1), index, weight, self.up, self.down, gate=self.activation)
         return MoEOutput(out.view(hidden.shape), self._loss(routed, load), dropped)
 
-    def _limited(self, chosen: Tensor, line: Tensor, load: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _limited(self, chosen: Tensor, line: Tensor | None, load: Tensor | None) -> tuple[Tensor, Tensor]:
         """The choices counted over all experts, ``num_experts`` for a dropped one; and drops by sequence."""
         prototypes = self.router.prototypes
         if prototypes > 1:
             first = torch.arange(0, self.num_experts, self.num_experts // prototypes, device=chosen.device)
             chosen = chosen + first.unsqueeze(-1)
-        if self.capacity_factor is None or load is None:
+        if self.capacity_factor is None or line is None or load is None:
             return chosen, chosen.new_zeros(chosen.shape[0])
         most = capacity.capacity_of(self.capacity_factor, line.shape[1] * line.shape[2], self.num_experts)
         taken = capacity.back(capacity.places(line, load) < most, self.router.top_k)
         return torch.where(taken, chosen, self.num_experts), (load - most).clamp_min(0).sum((1, 2))
 
     def _loss(self, routed: Routed, load: Tensor | None) -> Tensor:
+        if not (self.balance_loss or self.z_loss):
+            return routed.logits.new_zeros(())
         total = routed.logits.new_zeros(routed.logits.shape[0])
         if self.balance_loss and load is not None:
             choices = routed.chosen.shape[1:].numel()
