@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from autopar.cost_model import OpCost, efficiency_sources
+from autopar.cost_model import OpCost, efficiency_sources, optimizer_state_bytes
+from autopar.cost_model.simulator.holders import levels, stored_bytes
 from autopar.cost_model.simulator.prices import exchanged_bytes
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.layout import Layout
@@ -16,13 +18,14 @@ from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS, Program
 from autopar.ir.types import DTYPE_BYTES, TensorType
 from autopar.passes.assignment import Assignment, Variant
 from autopar.passes.build import Model
+from autopar.passes.candidate import Settings, cost_level
 from autopar.passes.early import Placed, Timing
 from autopar.passes.early_costs import early
 from autopar.passes.hybrid import parts_of
 from autopar.passes.positions import flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes, local_flops
 from autopar.passes.recompute import again
-from autopar.passes.storage import reductions
+from autopar.passes.storage import added_ns, reductions, update_ns
 from autopar.passes.strategies import Strategy
 from autopar.passes.uneven import exchanged_once
 
@@ -108,6 +111,24 @@ def compute_ns(items: list[Work], pricing: Pricing) -> int:
         item.forward_count * pricing.op_ns(item.forward) + item.backward_count * pricing.op_ns(item.backward)
         for item in items
     )
+
+
+def updates_ns(program: Program, settings: Settings, pricing: Pricing, microbatches: int) -> int:
+    """What one device computes beside the model's operations: gradients added up, the optimizer's step."""
+    total, zero_of = 0, levels(program)
+    for parameter in program.parameters:
+        if parameter.buffer or not parameter.trainable:
+            continue
+        dtype, local = parameter.type.dtype, parameter.layout.local_shape(parameter.type.shape)
+        state = optimizer_state_bytes(settings.optimizer, local, dtype, pricing.profile)
+        zero = cost_level(zero_of[parameter.fqn], settings) if parameter.runtime_axes else 0
+        parts = math.prod(parameter.inside or map(program.mesh.size, parameter.runtime_axes)) if zero else 1
+        whole = stored_bytes(parameter)
+        used = whole // DTYPE_BYTES[dtype] * DTYPE_BYTES[parameter.compute_dtype]
+        over = parts if zero >= 2 and settings.schedule is None else 1
+        total += added_ns(whole, used, over, dtype, pricing, microbatches)
+        total += update_ns(whole, state, parts, dtype, pricing)
+    return total
 
 
 def priced(items: list[Work], pricing: Pricing) -> dict[str, tuple[str, ...]]:

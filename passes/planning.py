@@ -25,7 +25,7 @@ from autopar.ir.program import DATA_AXIS, RNG_INPUT, Program
 from autopar.ir.registry import REGISTERED, described
 from autopar.ir.text import print_graph
 from autopar.ir.types import TensorType
-from autopar.passes.account import collectives, compute_ns, islands, placed, priced, used_layout, work
+from autopar.passes.account import collectives, compute_ns, islands, placed, priced, updates_ns, used_layout, work
 from autopar.passes.assignment import Assignment, Variant, to_plan
 from autopar.passes.build import Model
 from autopar.passes.candidate import Mode
@@ -79,7 +79,10 @@ def make_plan(model: Model, found: Found, assignment: Assignment, program: Progr
     peaks, parts = memory(model, found, program)
     if found.pipeline is not None:
         bubble_ns, share = found.pipeline[1].bubble_ns, found.pipeline[0].places
-    compute = min(compute_ns(items, found.pricing) // share, objective_ns - bubble_ns)
+    compute = compute_ns(items, found.pricing) + updates_ns(
+        program, model.settings, found.pricing, found.microbatches
+    )
+    compute = min(compute // share, objective_ns - bubble_ns)
     gap = (objective_ns - found.bound_ns) / objective_ns if objective_ns else 0.0
     used, kept = _placements(model, assignment, program, found.mesh)
     modes = _modes(model, assignment)

@@ -218,10 +218,9 @@ def _one(
             behind += once_ns
         else:
             hide += once_ns
-    moved = 2 * (whole + state) + whole  # read and write parameter and state, read the gradient
     at_the_end = sum(pricing.shared_ns("all_reduce", -(-whole // parts), axis, together) for axis in late)
-    added = _added_ns(whole, used, parts if zero >= 2 and not piped else 1, stored, pricing, microbatches)
-    sync = behind + at_the_end + added + _update_ns(moved // parts, stored, pricing)
+    added = added_ns(whole, used, parts if zero >= 2 and not piped else 1, stored.dtype, pricing, microbatches)
+    sync = behind + at_the_end + added + update_ns(whole, state, parts, stored.dtype, pricing)
     return sync, hide, earlier, ahead, held, transient
 
 
@@ -272,27 +271,24 @@ def reductions(
             yield "all_reduce", across(axis), whole, "grad", 1
 
 
-def _added_ns(
-    whole: int, used: int, parts: int, stored: StoredParameter, pricing: Pricing, microbatches: int
-) -> int:
+def added_ns(whole: int, used: int, parts: int, dtype: str, pricing: Pricing, microbatches: int) -> int:
     """Gradients of each microbatch added to those of the earlier ones, over so many devices: two read, one written."""
     if microbatches == 1:
         return 0
     cost = OpCost(
-        target="aten.add_.Tensor", op_class="pointwise", dtype=stored.dtype, flops=0,
+        target="aten.add_.Tensor", op_class="pointwise", dtype=dtype, flops=0,
         bytes=(2 * whole + used) // parts, phase="backward",
     )  # fmt: skip
     return (microbatches - 1) * nanoseconds(slowest_compute_s(cost, pricing.cluster, pricing.profile))
 
 
-def _update_ns(moved_bytes: int, stored: StoredParameter, pricing: Pricing) -> int:
+def update_ns(whole: int, state: int, parts: int, dtype: str, pricing: Pricing) -> int:
+    """The optimizer's step of one parameter, over so many devices: parameter and state read and written, gradient read.
+
+    ``whole`` and ``state``: bytes, cut by nobody yet.
+    """
     cost = OpCost(
-        target="optimizer",
-        op_class="optimizer",
-        dtype=stored.dtype,
-        flops=0,
-        bytes=moved_bytes,
+        target="optimizer", op_class="optimizer", dtype=dtype, flops=0, bytes=(2 * (whole + state) + whole) // parts,
         phase="backward",
-        shapes=(),
-    )
+    )  # fmt: skip
     return nanoseconds(slowest_compute_s(cost, pricing.cluster, pricing.profile))

@@ -98,7 +98,7 @@ def profile(
 
 
 def planned(plan: Plan) -> Figures:
-    """What the plan predicts of the same quantities, without the optimizer's state."""
+    """What the plan predicts of the same quantities; memory without the optimizer's state, time with its step."""
     time_s = plan.step_time_s
     return Figures(
         step_s=plan.objective_s, compute_s=time_s.compute, exposed_comm_s=time_s.exposed_comm, bubble_s=time_s.bubble,
