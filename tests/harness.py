@@ -33,10 +33,6 @@ _context.set_forkserver_preload([
 ])  # fmt: skip
 
 
-# ``cuda``: all processes compute on the machine's one GPU and plan as for CPUs; gloo takes what they send through the
-# host, all but the messages of pipelines. For a machine with a GPU, where NCCL would want one for each process.
-DEVICE = "AUTOPAR_TEST_DEVICE"
-
 # A function and its arguments.
 Work = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -117,17 +113,6 @@ def _collect(readers: list[Connection], deadline: float) -> list[Any]:
     return [torch.load(io.BytesIO(answers[rank][1]), weights_only=False) for rank in range(len(readers))]
 
 
-def _on_a_gpu() -> None:
-    from autopar import api, hardware
-
-    def device() -> torch.device:
-        torch.cuda.set_device(0)
-        return torch.device("cuda", 0)
-
-    cluster = hardware.running_cluster(torch.device("cpu"))
-    vars(api).update(start_process_group=device, running_cluster=lambda _: cluster)
-
-
 def _process(
     rank: int,
     world_size: int,
@@ -148,8 +133,6 @@ def _process(
             world_size=world_size,
             timeout=timedelta(seconds=timeout_s),
         )
-        if os.environ.get(DEVICE) == "cuda":
-            _on_a_gpu()
         result = function(*args, **kwargs)
         held = io.BytesIO()
         torch.save(result, held)

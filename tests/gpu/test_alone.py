@@ -1,7 +1,4 @@
-"""One process on a GPU, under NCCL: the same results as plain torch there. Skipped where there is none.
-
-``AUTOPAR_TEST_DEVICE=cuda`` takes the tests of several processes to the GPU too (``tests/harness.py``).
-"""
+"""One process on a GPU, under NCCL: the same results as plain torch there. Skipped where there is none."""
 
 from __future__ import annotations
 
