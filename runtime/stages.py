@@ -101,7 +101,8 @@ class Stages:
         with ExitStack() as ends:
             for parts in self.parts.values():
                 ends.enter_context(parts.sums.once())
-                ends.enter_context(parts.leaves.step())
+                if self._pipeline.schedule != "zero_bubble":  # torch looks for its gradients by a stage's parameters
+                    ends.enter_context(parts.leaves.step())
             loss = staged.pipelined.step(given, rng, training=True, scale=scale)
         self._sum_tied()
         for copy, earlier in zip(copies, before, strict=True):

@@ -20,10 +20,12 @@ PP2DP2, PP2TP2, PP4 = {"pp": 2, "dp": 2}, {"pp": 2, "tp": 2}, {"pp": 4}
 FAMILIES = ("gpt2", "llama", "t5", "vit")
 QUICK = [
     *(Case(family=family, mesh={"pp": 2}) for family in FAMILIES),
-    *(Case(family="llama", mesh={"pp": 2}, options={"schedule": s}) for s in ("gpipe", "interleaved", "zero_bubble")),
+    *(Case(family="llama", mesh={"pp": 2}, options={"schedule": s}) for s in ("gpipe", "interleaved")),
     Case(family="deep gpt2", mesh={"pp": 2}, options={"memory_budget": 1_590_000}),  # the first stage recomputes
     Case(family="autopar.nn.MoE", mesh={"pp": 2}),  # losses of both stages, drops in each microbatch
 ]
+# torch computes gradients of weights after those of inputs, and looks for them by the parameters of a stage
+SPLIT = [Case(family="llama", mesh={"pp": 2}, options={"schedule": "zero_bubble"})]
 FOUR = [
     Case(family="gpt2", mesh=PP2DP2), Case(family="t5", mesh=PP2TP2), Case(family="llama", mesh=PP4),
     Case(family="autopar.nn.MoE, prototypes", mesh=PP2DP2),
@@ -50,8 +52,8 @@ SLOW_FOUR = [
 ]  # fmt: skip
 EIGHT = [Case(family=family, mesh={"pp": 2, "dp": 2, "tp": 2}) for family in FAMILIES]
 LAUNCHES = {
-    "two": (2, QUICK), "four": (4, FOUR), "more of two": (2, SLOW_TWO), "more of four": (4, SLOW_FOUR),
-    "eight": (8, EIGHT),
+    "two": (2, QUICK), "split": (2, SPLIT), "four": (4, FOUR), "more of two": (2, SLOW_TWO),
+    "more of four": (4, SLOW_FOUR), "eight": (8, EIGHT),
 }  # fmt: skip
 SLOW = ("two", "more of two", "more of four", "eight")
 
