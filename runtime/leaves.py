@@ -27,12 +27,12 @@ class Leaves:
 
     def part(self, held: DTensor) -> Tensor:
         """This device's part, of which the gradient becomes that of ``held``."""
-        if not self._in_step or not held.requires_grad:
+        if not self._in_step or not held.requires_grad or not _adds_in_place(held):
             return local_of(held)
         if held not in self._parts:
             with torch.no_grad():  # so it only looks up
                 leaf = held.to_local().detach().requires_grad_()
-            leaf.grad = None if held.grad is None else part_of(held.grad)  # is added to in place
+            leaf.grad = None if held.grad is None else part_of(held.grad)
             self._parts[held] = leaf
         return self._parts[held]
 
@@ -48,3 +48,9 @@ class Leaves:
                 if held.grad is None and leaf.grad is not None:
                     held.grad = torch_private.wrapped(leaf.grad, torch_private.spec_of(held))
             self._parts.clear()
+
+
+def _adds_in_place(held: DTensor) -> bool:
+    """Whether parts of its gradient are added to those of the gradient that is there, which a user may have set."""
+    there = held.grad
+    return there is None or (isinstance(there, DTensor) and there.placements == held.placements)

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from autopar.runtime.leaves import Leaves
 from tests import harness
@@ -52,6 +52,26 @@ def in_steps() -> list[list[float]]:
     found.append(first.to_local().tolist())
     assert frozen.grad is None
     return found
+
+
+def onto_another_placement() -> list[float]:
+    """A gradient that the user set in another placement than the parameter's: each of two ranks gives ones."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2,))
+    parameter = distribute_tensor(torch.ones(4), mesh, [Shard(0)]).detach().requires_grad_()
+    assert isinstance(parameter, DTensor)
+    parameter.grad = distribute_tensor(torch.full((4,), 2.0), mesh, [Replicate()])
+    leaves = Leaves()
+    with leaves.step():
+        leaves.part(parameter).sum().backward()
+    found = parameter.grad
+    assert isinstance(found, DTensor)
+    return found.full_tensor().tolist()
+
+
+def test_a_gradient_that_is_placed_in_another_way_is_added_to() -> None:
+    assert harness.run_processes(2, onto_another_placement) == [[3.0] * 4] * 2
 
 
 def test_gradients_add_up_where_the_user_sees_them() -> None:
