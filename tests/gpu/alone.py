@@ -14,7 +14,7 @@ import autopar
 from autopar.runtime.parity import compare
 from tests.families import FAMILIES, Family
 from tests.families.family import causal_batch, settled
-from tests.families.measure import PROFILE, Trained, alone
+from tests.families.measure import PROFILE, alone
 from tests.families.plain import Mixture
 from tests.families.ranks import stepped
 from tests.models import llama
@@ -114,6 +114,3 @@ def profiled() -> dict[str, float]:
         "step_s": found.measured.step_s, "compute_s": found.measured.compute_s,
         "peak": found.measured.peak_bytes, "planned peak": found.planned.peak_bytes,
     }  # fmt: skip
-
-
-__all__ = ["OF_PLAIN", "Trained", "in_bf16", "profiled", "same_words", "trained"]
