@@ -61,6 +61,8 @@ class GraphInfo(Record):
 
 
 class StepTime(Record):
+    """``compute``: with the optimizer's step, and gradients added up over microbatches. Their sum is the objective."""
+
     compute: Seconds
     exposed_comm: Seconds
     bubble: Seconds

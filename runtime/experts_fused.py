@@ -60,11 +60,6 @@ def _on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-def _is_long(rows: int, weights: Tensor) -> bool:
-    """Whether the mean product takes a GPU so long that one after the other is faster: each is cuBLAS's own then."""
-    return 2 * rows * weights[0].numel() >= _LONG_FLOPS * len(weights)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rows:
     """``order`` [T K]: which choice each row is.
@@ -104,9 +99,9 @@ class Rows:
 
     def product(self, rows: Tensor, weights: Tensor) -> Tensor:
         """[T K, a] and [E, a, b] -> [T K, b]."""
-        if _on_gpu(rows):
-            return self._product_on_gpu(rows, weights)
-        few = len(rows) <= _FEW_ROWS * len(weights) and _is_large(weights)
+        if self._apart(weights):
+            return self._one_by_one(rows, weights)
+        few = not _on_gpu(rows) and len(rows) <= _FEW_ROWS * len(weights) and _is_large(weights)
         if rows.dtype != torch.float32 or weights.mT.stride(-1) != 1 or not few:
             return F.grouped_mm(rows, weights, offs=self.ends)
         made = rows.new_empty(len(rows), weights.shape[2])
@@ -115,9 +110,12 @@ class Rows:
             made[here] = (weight.mT @ rows[here].mT).mT if turned else rows[here] @ weight
         return made
 
-    def _product_on_gpu(self, rows: Tensor, weights: Tensor) -> Tensor:
-        if not _is_long(len(rows), weights):
-            return F.grouped_mm(rows, weights, offs=self.ends)
+    def _apart(self, weights: Tensor) -> bool:
+        """Whether the mean product takes a GPU so long that one after the other, by cuBLAS, is faster."""
+        return _on_gpu(weights) and 2 * len(self.order) * weights[0].numel() >= _LONG_FLOPS * len(weights)
+
+    def _one_by_one(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Rows of experts that are elsewhere become 0."""
         made = rows.new_empty(len(rows), weights.shape[2])
         for weight, here in zip(weights, self._of_each, strict=True):
             torch.mm(rows[here], weight, out=made[here])
@@ -130,8 +128,8 @@ class Rows:
         Expert by expert where that is faster, and where its memory was used before: ``grouped_mm`` would have it
         mapped anew.
         """
-        by_expert = _is_long(len(left), like) if _on_gpu(like) else pages.pooled(like) and _is_large(like)
-        if not by_expert:
+        again = not _on_gpu(like) and pages.pooled(like) and _is_large(like)
+        if not (again or self._apart(like)):
             return F.grouped_mm(left.mT, right, offs=self.ends)
         sums = pages.empty_like(like)
         for total, here in zip(sums, self._of_each, strict=True):
@@ -146,7 +144,7 @@ class Rows:
     def of_choices(self, rows: Tensor, of: Tensor) -> Tensor:
         """[T K, a] -> [T, K, a], 0 where the expert is elsewhere. ``of``: the weights of the product that gave them."""
         found = rows.index_select(0, self.place)
-        if not (_on_gpu(rows) and _is_long(len(rows), of)):  # 0 already
+        if not self._apart(of):  # else 0 already
             found.masked_fill_(self.absent, 0)
         return found.view(-1, self.each, rows.shape[-1])
 
