@@ -19,7 +19,7 @@ from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.mesh import Mesh
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
-from autopar.passes.candidates import SEARCHED_AXES, data_parallel
+from autopar.passes.candidates import SEARCHED_AXES, data_parallel, divisors
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
 from autopar.passes.heavy_bounds import HeavyBounds
@@ -276,7 +276,7 @@ class Bounds:
     def _fewer(self, candidate: Candidate, axis: str, enough_ns: int | None) -> list[tuple[int, int, int]]:
         """How many devices along the axis to ask, in how many microbatches, and how many are nearer to each than those.
 
-        Where others fill what an axis leaves of each node: it all, since what is gathered across nodes does not shrink.
+        Where others fill what an axis leaves of each node: one device on each of fewer nodes, then all that there are.
         """
         mesh, near, equal = candidate.mesh, self.cluster.gpus_per_node, self.cluster.has_equal_nodes
         size, last = mesh.size(axis), axis == mesh.names[-1]
@@ -293,7 +293,7 @@ class Bounds:
             here = axis_groups(candidate.full.axes, self.cluster)[axis].ranks_per_node
             inside = math.prod(n for _, n in candidate.full.axes[candidate.full.index(axis) + 1 :])
             if not last and here < size and (here * inside == near or inside % near == 0):
-                across = [(size, 1, inside)]
+                across = [(n, 1, near) for n in divisors(size // here) if 1 < n < size] + [(size, 1, inside)]
         few = [count for count in MANY if count < small and small % count == 0]
         many = [*few, small] if last and equal and small > 1 else []
         return [*((count, 1, 1) for count in counts), *across, *((size, count, 1) for count in many)]
