@@ -32,6 +32,7 @@ from autopar.runtime.compiled import warn_of_recomputation
 from autopar.runtime.initialise import is_meta, tensors_of
 from autopar.runtime.module import ParallelModule
 from autopar.runtime.parameters import names_of
+from autopar.zoo.published import origins_of
 
 __all__ = ["check_fit", "parallelize", "plan"]
 
@@ -155,6 +156,7 @@ def _assemble(
         program, mesh, whole if is_meta(model) else of_rank_0(whole, device), names=names_of(model), plan=found,
         restore=traced.out_spec.unflatten, calling=traced.calling, padding=padding_of(readied.model), compile=compile,
         rng_seed=_shared_seed(device), training=model.training, pipeline=pipeline, other_mode=other,
+        origins=origins_of(model),
     )  # fmt: skip
 
 

@@ -25,13 +25,14 @@ from torch.utils._pytree import tree_map  # nested containers of an optimizer's 
 
 from autopar.ir.errors import FileFormatError, MismatchError, UnsupportedError, UsageError
 from autopar.runtime.checkpoint_folder import Folder, tree
+from autopar.runtime.held import held_by_name, same_kind
 from autopar.runtime.module import ParallelModule
+from autopar.runtime.published import Published
 from autopar.runtime.restart import (
     STEP,
     bounds,
     empty_like,
     groups_of,
-    listed,
     load_full_optimizer_state,
     same_groups,
 )
@@ -95,9 +96,19 @@ def load(model: ParallelModule, optimizer: torch.optim.Optimizer | None, path: s
     """
     _refuse_other(model, "load")
     folder = _agreed(model, optimizer, path, "load")
-    found = model._unanimous.run(lambda: _Checkpoint(folder, model, optimizer))
+    found = model._unanimous.run(lambda: _found(folder, model, optimizer))
     model._release()
     return model._unanimous.run(found.take)
+
+
+def _found(
+    folder: Folder, model: ParallelModule, optimizer: torch.optim.Optimizer | None
+) -> _Checkpoint | Published:
+    if not folder.pretrained:
+        return _Checkpoint(folder, model, optimizer)
+    if optimizer is not None:
+        raise MismatchError(f"{folder.path} has no optimizer: give None to leave it out")
+    return Published(folder, model)
 
 
 def _refuse_other(model: object, call: str) -> None:
@@ -140,8 +151,7 @@ class _Checkpoint:
     ) -> None:
         self._folder, self._model, self._optimizer = folder, model, optimizer
         self._metadata = folder.metadata()
-        entries = tree(self._metadata)
-        self._tree = {MODEL: entries} if folder.pretrained else entries
+        self._tree = tree(self._metadata)
         self._names = _names(model)
         self._held = self._tensors()
         self._few = self._read({OPTIMIZER: {} if optimizer is None else {GROUPS: self._groups()}, **self._ours()})
@@ -179,41 +189,27 @@ class _Checkpoint:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")
-                given = wanted.get(MODEL, {}) if self._folder.pretrained else wanted
-                state_dict_loader.load(given, storage_reader=self._folder.reader, no_dist=True)
+                state_dict_loader.load(wanted, storage_reader=self._folder.reader, no_dist=True)
         except CheckpointException as error:
             why, _ = next(iter(error.failures.values()))
             raise FileFormatError(f"{self._folder.path} cannot be read: {why}; load another before going on") from None
         return wanted
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Those of the model by a name that the checkpoint has; of two names of one tensor the first."""
+        """Those of the model by a name that the checkpoint has."""
         held = self._model.state_dict(keep_vars=True)
         there = self._tree.get(MODEL, {})
-        by_tensor: dict[int, str] = {}
-        for name, tensor in held.items():
-            if name in there:
-                by_tensor.setdefault(id(tensor), name)
-        missing = [name for name, tensor in held.items() if id(tensor) not in by_tensor]
-        others = frozenset(self._model._elsewhere)
-        unexpected = [name for name in there if name not in held and name not in others]
-        if missing or unexpected:
-            raise MismatchError(
-                f"{self._folder.path} is not of this model: missing {listed(missing)}; unexpected {listed(unexpected)}"
-            )
+        found = held_by_name(held, there, self._model._elsewhere, self._folder.path)
         _known_to_torch(held)
-        for name in by_tensor.values():
-            self._same_kind(there[name], name, held[name])
-        return {name: held[name].detach() for name in by_tensor.values()}
+        for name, tensor in found.items():
+            self._same_kind(there[name], name, tensor)
+        return {name: tensor.detach() for name, tensor in found.items()}
 
     def _same_kind(self, entry: Any, name: str, held: Tensor) -> None:
         kept = self._metadata.state_dict_metadata.get(entry) if isinstance(entry, str) else None
-        theirs = list(kept.size) if isinstance(kept, TensorStorageMetadata) else "no tensor"
-        if not isinstance(kept, TensorStorageMetadata) or theirs != list(held.shape):
-            raise MismatchError(f"{name} has shape {theirs} in {self._folder.path}, {list(held.shape)} in the model")
-        dtype = kept.properties.dtype
-        if dtype != held.dtype and not (dtype.is_floating_point and held.dtype.is_floating_point):
-            raise MismatchError(f"{name} is {dtype} in {self._folder.path}, {held.dtype} in the model")
+        if not isinstance(kept, TensorStorageMetadata):
+            raise MismatchError(f"{name} is no tensor in {self._folder.path}, {list(held.shape)} in the model")
+        same_kind(name, kept.size, kept.properties.dtype, held, self._folder.path)
 
     def _groups(self) -> Any:
         found = self._like(OPTIMIZER, GROUPS)

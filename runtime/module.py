@@ -25,6 +25,7 @@ from autopar.runtime.holders import set_gradient_sync
 from autopar.runtime.hooks import refuse_hooks_on_parts
 from autopar.runtime.modes import Made, Modes, Restore, Running, grad_free
 from autopar.runtime.norm import clip_, grad_norm
+from autopar.runtime.origins import Origins, as_named
 from autopar.runtime.padding import padded
 from autopar.runtime.parameters import Names, Stored, Whole
 from autopar.runtime.profiling import StepProfile, profile
@@ -48,7 +49,8 @@ class ParallelModule(WholeState):
     ``forward``; without it, a tuple. ``calling`` finds the inputs in a call of the model; without it a call
     has the inputs themselves. ``padding``: how a smaller batch is filled up. ``training``: the mode of the model
     that the program was made from; ``other_mode`` makes that of the other when it is first asked for. ``compile``:
-    compile each distinct block once (``compiled.py``). ``pipeline``: the program cut into stages, for a device mesh
+    compile each distinct block once (``compiled.py``). ``origins``: what its tensors are made of in published files.
+    ``pipeline``: the program cut into stages, for a device mesh
     with the axis ``pp``; then parameters are those of this rank's stages. Making one is a collective of all ranks.
 
     Random numbers are a function of ``rng_seed``, which must be equal on all ranks, and ``rng_step``, which
@@ -72,8 +74,10 @@ class ParallelModule(WholeState):
         training: bool = True,
         pipeline: Pipeline | None = None,
         other_mode: Callable[[bool], Made] | None = None,
+        origins: Origins = as_named,
     ) -> None:
         super().__init__()
+        self._origins = origins
         self.rng_seed = rng_seed
         self.rng_step = 0
         self._plan = plan

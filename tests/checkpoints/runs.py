@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.tensor import DTensor, Shard
 
 import autopar
-from autopar.runtime import checkpoint
+from autopar.runtime import checkpoint, published
 from autopar.runtime.module import ParallelModule
 from tests.families import FAMILIES
 from tests.harness import refusal
@@ -266,11 +266,37 @@ def replaced(case: Case, path: str) -> dict[str, Any]:
 
 
 def pretrained(case: Case, path: str) -> dict[str, Any]:
-    """What a model on meta has after weights of Hugging Face were loaded; what is told of another's."""
+    """What a model on meta has after weights of Hugging Face were loaded; what is told of another's.
+
+    ``experts``: how many tensors of single experts this rank read.
+    """
     model, inputs = case.build()
     model.to("meta").tie_weights()  # type: ignore[operator]  # of transformers
     parallel = autopar.parallelize(model, inputs, mesh=dict(case.mesh), profile=FREE, **case.options)
     optimizer = optim.AdamW(parallel.parameters())
     found: dict[str, Any] = {"optimizer": refusal(autopar.load, parallel, optimizer, path)}
-    assert autopar.load(parallel, None, path) is None
-    return {**found, "model": parallel.full_state_dict()}
+    names: list[str] = []
+    read = published.Published._read
+
+    def noted(self: published.Published, tensors: dict[str, Tensor]) -> None:
+        names.extend(tensors)
+        read(self, tensors)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(published.Published, "_read", noted)
+        assert autopar.load(parallel, None, path) is None
+    return {**found, "experts": len([*filter(single, names)]), "model": parallel.full_state_dict()}
+
+
+def single(name: str) -> bool:
+    """Whether a tensor of a file is of one expert."""
+    *_, behind = name.split(".experts.")
+    return behind[0].isdigit()
+
+
+def refused_weights(case: Case, paths: Mapping[str, str]) -> dict[str, Any]:
+    """What is told of weights that do not fit, and that nothing changed."""
+    model, _, _ = case.parallel()
+    before = model.full_state_dict()
+    found: dict[str, Any] = {what: refusal(autopar.load, model, None, path) for what, path in paths.items()}
+    return {**found, "unchanged": same(before, model.full_state_dict())}

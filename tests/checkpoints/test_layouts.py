@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from autopar.runtime.parity import compare
 from tests import harness
@@ -115,18 +114,3 @@ def test_what_torchs_own_functions_saved_is_loaded(tmp_path: Path) -> None:
         assert found["extra"] is None
         assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-10)
         compare(found["end"], wanted["end"], tol=1e-10, what="parameters")
-
-
-@pytest.mark.parametrize("mesh", [{"dp": 2}, {"tp": 2}], ids=str)
-def test_weights_of_hugging_face_are_loaded_by_parts(mesh: dict[str, int], tmp_path: Path) -> None:
-    """From several files; a tied weight stands there once."""
-    case = Case(name="tied", mesh=mesh, options=FULL if "dp" in mesh else {})
-    model, _ = case.build()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    model.save_pretrained(tmp_path, max_shard_size="40KB")  # type: ignore[operator]  # nn.Module by its type
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    for found in harness.run_processes(2, runs.pretrained, case, str(tmp_path)):
-        assert runs.same(found["model"], dict(model.state_dict()))
-        assert "has no optimizer: give None" in found["optimizer"]
