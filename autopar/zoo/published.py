@@ -94,6 +94,8 @@ class _Converted:
             for tensor in tensors:
                 converter.add_tensor(self.target, pattern, pattern, tensor)
         made = converter.convert(self.target, model=self.twin, config=self.twin.config)
+        if isinstance(made, tuple):  # of transformers 5.0, with what went wrong beside it
+            made, _ = made
         return {name: each[0] if isinstance(each, list) else each for name, each in made.items()}
 
     def origin(self, sources: Mapping[str, tuple[str, ...]], files: Mapping[str, Tensor]) -> Origin:
