@@ -11,6 +11,9 @@ def state_rows(rule: Rule) -> None:
     # What a program changes besides its results: buffers, whole on every device, after the forward.
     rule("autopar.assign", "assign", partial="0", backward=0.0, op_class="view")
 
+    # A value whose gradient another has, times slopes: custom functions of autograd.
+    rule("autopar.sloped", "*b, *b, *b -> *b", saves=(2,), backward=1.0)
+
     # Draws by hash: each device knows where its elements stand in the whole. ``!state``: autopar.rng. A word
     # takes 11 passes over 8 bytes an element; a uniform number is made of one or two, a normal one of two or four.
     rule("autopar.dropout", "*b, !state -> *b", partial="0", backward=1.0, saves=("mask",), work_bytes=185)

@@ -85,6 +85,24 @@ def detach(x: Tensor) -> Tensor:
     return x.detach()
 
 
+class _Sloped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, x: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        ctx.dtype = x.dtype
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (slope,) = ctx.saved_tensors
+        return gradients[0], (gradients[0] * slope).to(ctx.dtype), None
+
+
+def sloped(value: Tensor, x: Tensor, slope: Tensor) -> Tensor:
+    """The value; ``x`` gets its gradient times ``slope``, element by element."""
+    return _Sloped.apply(value, x, slope)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def assign(x: Tensor, buffers: tuple[Tensor, ...], news: tuple[Tensor, ...]) -> Tensor:
     """The value; that the buffers hold the new values is for whoever runs the graph to do."""
     del buffers, news
@@ -98,6 +116,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "pick": pick,
     "as_complex": as_complex,
     "detach": detach,
+    "sloped": sloped,
     "assign": assign,
     "experts": experts_here,
     "expert_bias": expert_bias,

@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 from autopar.ir.errors import UnsupportedError
 from autopar.ir.graph import Graph, Node, Operand, Value, sorted_attrs
 from autopar.ir.types import Attr, TensorType
-from autopar.passes.trace import delta_rule, experts
+from autopar.passes.trace import delta_rule, experts, functions
 from autopar.passes.trace.aliases import Aliases
 from autopar.passes.trace.arguments import bind
 from autopar.passes.trace.assigns import DETACH, Write, live, with_assigns
@@ -44,7 +44,7 @@ _NO_EFFECT = (
 _CASTS = ("aten.to.device", "aten.to.dtype_layout", "aten.to.prim_Device", "aten._to_copy.default")
 # May give the very tensor that they are given, which torch then takes for their result wherever it is used later.
 _SAME_TENSOR = ("to", "contiguous", "dropout", "feature_dropout", "alpha_dropout", "positive", "real", "flatten")
-_OURS = {**delta_rule.TARGETS, **experts.TARGETS}
+_OURS = {**delta_rule.TARGETS, **experts.TARGETS, **functions.TARGETS}
 _TRANSPARENT = ("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default")
 
 

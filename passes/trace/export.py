@@ -23,6 +23,7 @@ from autopar.passes.trace.again import seeded, watched
 from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.communication import failed_call, no_collectives, refusal
 from autopar.passes.trace.failure import placed, trace_error
+from autopar.passes.trace.functions import custom_functions
 from autopar.passes.trace.hooks import no_hooks
 from autopar.passes.trace.inference import inference_without_gradients
 from autopar.passes.trace.inlined import BETWEEN
@@ -113,11 +114,11 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
     """The exported program of ``flat_model``.
 
     Requires: the model's tensors and ``tensors`` are stand-ins. Raises: TraceError with the module and
-    the source line; UnsupportedError for a ``torch.autograd.Function``, whose backward would be lost, and for
+    the source line; UnsupportedError for a ``torch.autograd.Function`` whose backward would be lost, and for
     communication in forward; UnrepeatableError for any failure of a trace with ``flat_model.repeats``.
     """
     with (
-        torch.enable_grad(), _quiet(), _no_custom_functions(), no_collectives(), _masks_not_inspected(),
+        torch.enable_grad(), _quiet(), custom_functions(), no_collectives(), _masks_not_inspected(),
         batch_norms_of_one_device(), inference_without_gradients(), no_hooks(), _no_code_of_graphs(),
         kept_layers(flat_model.model),
     ):  # fmt: skip
@@ -140,31 +141,6 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
             return torch.export.export(flat_model, tuple(tensors), strict=True)
         except Exception:  # noqa: BLE001 - the first failure is the one to tell
             raise first from None
-
-
-@contextmanager
-def _no_custom_functions() -> Iterator[None]:
-    """Inside, a ``torch.autograd.Function`` is refused by name, but for those of registered operators and of torch's
-    collectives."""
-    function = torch.autograd.Function
-    original = vars(function)["apply"]
-
-    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
-        # Of an operator, which is traced whole, or of a collective, which is refused as one.
-        if cls.__module__ in ("torch._library.autograd", "torch.distributed._functional_collectives"):
-            return original.__get__(None, cls)(*args, **kwargs)
-        raise UnsupportedError(
-            f"the model calls {cls.__module__}.{cls.__qualname__}, a torch.autograd.Function: its backward "
-            f"cannot be traced. Write its forward with torch operations, or register it as a torch.library "
-            f"operator and give it a rule with autopar.register_rule",
-            details={"function": f"{cls.__module__}.{cls.__qualname__}"},
-        )
-
-    function.apply = classmethod(refuse)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        function.apply = original  # type: ignore[method-assign]
 
 
 @contextmanager

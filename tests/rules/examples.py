@@ -53,6 +53,7 @@ def _pointwise() -> None:
                  "bitwise_or.Tensor"):  # fmt: skip
         ex(f"aten.{name}", bools(12, 1), bools(4))
     ex("autopar.detach", f(12, 5))
+    ex("autopar.sloped", f(12, 5), f(12, 5), fixed(12, 5))
     ex("aten.polar.default", positive(12, 5), f(12, 5))
     ex("aten.polar.default", positive(1), f(4, 6))
     for name in ("add", "sub", "mul", "div"):

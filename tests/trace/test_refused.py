@@ -75,7 +75,7 @@ class Doubling(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0] * 3
+        return grads[0].cumsum(0)
 
 
 class Custom(nn.Module):

@@ -1,0 +1,225 @@
+"""Functions of autograd as users write them: those that autopar traces, and those that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+
+class Swish(Function):
+    """Keeps its operand alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        made: Tensor = grad * (s * (1 + x * (1 - s)))
+        return made
+
+
+class Reversed(Function):
+    """Another gradient than the derivative, and a number beside the tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
+        ctx.by = by
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad.neg() * ctx.by, None
+
+
+class StraightThrough(Function):
+    """Rounds forward; backward lets through what was in range, by a mask."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x.abs() <= 1)
+        return torch.round(4 * x) / 4
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (inside,) = ctx.saved_tensors
+        return grad.masked_fill(~inside, 0.0)
+
+
+class Rectified(Function):
+    """As torch's tutorial has it: writes zeros into a copy of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return torch.where(x < 0, torch.zeros_like(grad), grad.clone())
+
+
+class Product(Function):
+    """Two operands, and the newer way to say what is kept."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * y, 3 * grad * x if ctx.needs_input_grad[1] else None
+
+
+class Rows(Function):
+    """A result that depends on whole rows, a gradient that does not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x - x.mean(-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad / 2
+
+
+class Clipped(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.clamp(-1e6, 1e6)
+
+
+class Averaged(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad - grad.mean(0)
+
+
+class Shifted(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        made: Tensor = grad + ctx.saved_tensors[0]
+        return made
+
+
+class Turned(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.flip(0)
+
+
+class Both(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        return x.clone(), 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] + 2 * grads[1]
+
+
+class Scaled(Function):
+    """Of a row of numbers: its gradient is a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: Tensor) -> Tensor:
+        ctx.save_for_backward(x, by)
+        return x * by
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, by = ctx.saved_tensors
+        return grad * by, (grad * x).sum(0)
+
+
+class Filled(Function):
+    """What fills is zero for some numbers only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return torch.where(x < 0, torch.relu(x).sum() * 0, grad)
+
+
+class Written(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return 2 * grad
+
+
+class Called(nn.Module):
+    """A perceptron with ``call`` between, on what it makes and on a parameter of its width."""
+
+    def __init__(self, call: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.up, self.down, self.row = nn.Linear(8, 12), nn.Linear(12, 8), nn.Parameter(torch.randn(12))
+        self.call = call
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.down(self.call(self.up(x), self.row))
+        return (made - x).square().mean()
+
+
+TRACED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "swish": lambda x, row: Swish.apply(x),
+    "twice": lambda x, row: Swish.apply(Swish.apply(x) * row),
+    "reversed": lambda x, row: Reversed.apply(x, 0.3) + row,
+    "straight through": lambda x, row: StraightThrough.apply(x) * StraightThrough.apply(row),
+    "rectified": lambda x, row: Rectified.apply(x),
+    "product": lambda x, row: Product.apply(x, x.sin()),
+    "rows": lambda x, row: Rows.apply(x),
+    "reentrant": lambda x, row: checkpoint(lambda h: torch.tanh(h) * row, x, use_reentrant=True),
+}
+REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "Clipped": (lambda x, row: Clipped.apply(x), "clamp"),
+    "Averaged": (lambda x, row: Averaged.apply(x), "mean"),
+    "Shifted": (lambda x, row: Shifted.apply(x), "add"),
+    "Turned": (lambda x, row: Turned.apply(x), "flip"),
+    "Both": (lambda x, row: sum(Both.apply(x)), "its result is a tuple"),
+    "Scaled": (lambda x, row: Scaled.apply(x, row), "sum"),
+    "Filled": (lambda x, row: Filled.apply(x), "where"),
+    "Written": (lambda x, row: Written.apply(x.clone()), "it writes to what it is given"),
+}
