@@ -6,10 +6,9 @@ import pytest
 
 from tests.families import FAMILIES
 from tests.families.ranks import trained
-from tests.families.test_coverage import REFUSED
 from tests.harness import run_processes
 
-NAMES = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name not in REFUSED]
+NAMES = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 
 
 @pytest.mark.timeout(300)

@@ -10,7 +10,6 @@ import torch
 
 from tests import harness
 from tests.families import FAMILIES
-from tests.families.test_coverage import REFUSED
 from tests.gpu import alone
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -22,7 +21,7 @@ OPTIONS: dict[str, Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in REFUSED])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_trains_as_with_plain_torch(name: str) -> None:
     (worst,) = harness.run_processes(1, alone.trained, name, {})
     assert worst <= FAMILIES[name].tolerance
