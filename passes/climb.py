@@ -15,13 +15,15 @@ PATIENCE_S = 5.0  # for what the search has begun with and for news of a plan
 
 
 def climb(
-    soon: Sequence[Candidate], last: Sequence[Candidate], raised: Callable[[Candidate], list[Candidate]], helper: Helper
-) -> None:
+    soon: Sequence[Candidate], last: Sequence[Candidate], raised: Callable[[Candidate], list[Candidate]],
+    helper: Helper, staged: Callable[[Candidate], bool] = lambda _: False,
+) -> None:  # fmt: skip
     """In the helper: raise the bounds of all that may be faster than the best plan.
 
     Of what the search comes to soon the highest first, since it begins at the other end, then so of what it comes to
     last. While there is no plan, first bounds of the last that nobody asks how high they must be, then those of the
-    others: the search asks as much of them until it has one.
+    others: the search asks as much of them until it has one. ``staged``: whether the search knows what a pipeline's
+    stages take, which makes it one of the highest.
     """
     waiting: list[tuple[bool, float, int, Candidate, bool]] = []
     numbers, blind = itertools.count(), math.isinf(helper.best.best_ns)
@@ -30,13 +32,29 @@ def climb(
         first, rank = near != blind, candidate.rank[0] if blind and not near else -candidate.rank[0]
         heapq.heappush(waiting, (not first, rank, next(numbers), candidate, near))
 
+    def followed(candidate: Candidate) -> list[Candidate]:
+        """As far as the search has come, which takes no work."""
+        left = [candidate]
+        while len(left) == 1 and left[0].rung < Rung.STAGED:
+            try:
+                left = raised(left[0])
+            except (BusyError, LimitReachedError):
+                break
+        return left
+
     for one in soon:
         push(one, near=True)
     for one in last:
         push(one, near=False)
     parked: list[tuple[Candidate, bool]] = []
     while waiting or parked:
-        helper.hear(0.0 if waiting else PATIENCE_S)
+        if helper.hear(0.0 if waiting else PATIENCE_S) and not blind:
+            over = [item for item in waiting if staged(item[3])]
+            waiting = [item for item in waiting if item not in over]
+            heapq.heapify(waiting)
+            for *_, candidate, near in over:
+                for left in followed(candidate):
+                    push(left, near=near)
         if blind != math.isinf(helper.best.best_ns) or not waiting:
             again = [*parked, *(item[3:] for item in waiting)]
             if blind and not math.isinf(helper.best.best_ns):  # how high it must be decides what is asked from here on
@@ -50,7 +68,7 @@ def climb(
             parked.append((candidate, near))
             if not near:
                 continue
-        if candidate.rung <= Rung.OWN and candidate.rank[0] < helper.best.best_ns:
+        if candidate.rung <= Rung.STAGED and candidate.rank[0] < helper.best.best_ns:
             try:
                 for left in raised(candidate):
                     push(left, near=near)

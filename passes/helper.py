@@ -122,6 +122,14 @@ class Helper:
             self._say(("found", key, answer))
         return answer, False
 
+    def knows(self, key: Hashable) -> bool:
+        """Whether the other one has found it."""
+        return self._found.get(key) is not None
+
+    def is_past(self, key: tuple[Hashable, ...]) -> bool:
+        """Whether the other one has begun with something that so begins."""
+        return any(isinstance(begun, tuple) and begun[: len(key)] == key for begun in self._begun)
+
     def tell(self, best: Told) -> None:
         """The helper, if that is news."""
         if best != self.best:

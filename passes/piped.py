@@ -7,7 +7,7 @@ The model is placed on the devices of one stage within the memory of all, then c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -75,7 +75,7 @@ class Pipelines:
             bound = undivided_bound_ns(groups(_parts(shape.places, GROUPS)), bare=True)
             return Answer(shape.places * bound, 0, exact=True)
 
-        answer = bounds.asked(("staged", candidate.full.axes, shape), work)
+        answer = bounds.asked(staged_key(candidate), work)
         if answer is None:
             return None
         bound = max(candidate.bound_ns, answer.bound_ns) + self._tied_ns(candidate, shape)
@@ -84,14 +84,23 @@ class Pipelines:
     def limited(self, candidate: Candidate, shape: Shape) -> Candidate | None:
         """The candidate with a bound within memory; None where it cannot be placed or does not fit."""
         standing, bounds, above = self.standing, self.standing.bounds, self.standing.above(candidate)
-        staged = candidate.rung == Rung.STAGED
-        made = bounds.again(candidate) if staged else bounds.encode(candidate, shape.schedule)
-        if made is None:
+        staged, problems = candidate.rung == Rung.STAGED, bounds.problems
+        made: tuple[Encoded, Pricing] | None = None
+
+        def work() -> Answer | None:
+            nonlocal made
+            made = bounds.again(candidate) if staged else bounds.encode(candidate, shape.schedule)
+            return made and Answer(self._staged_ns(*made, shape, above), 0, exact=True)
+
+        answer = bounds.asked((*limited_key(candidate), above, bounds.price), work) if staged else work()
+        if staged:
+            bounds.problems = problems  # it is counted already
+        if answer is None or bounds.helper.here:
             return None
         tied = self._tied_ns(candidate, shape)
-        known = candidate.bound_ns - tied if staged else candidate.bound_ns
-        bound = max(known, self._staged_ns(*made, shape, above))
+        bound = max(candidate.bound_ns - tied if staged else candidate.bound_ns, answer.bound_ns)
         if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
+            made = made or self._again(candidate)
             least = max(1, int(shape.live(shape.places - 1)))
             solver = standing.solver(holding(made[0], least), standing.limits.memory_bytes * shape.places)
             found = standing.solved(solver, 0, above)
@@ -101,8 +110,14 @@ class Pipelines:
             bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
         limited = replace(candidate, rung=Rung.LIMITED, bound_ns=bound + tied)
         if standing.may_improve(limited):
-            self.begun[limited], self.asked[limited] = made, above
+            self.begun[limited], self.asked[limited] = made or self._again(candidate), above
         return limited
+
+    def _again(self, candidate: Candidate) -> tuple[Encoded, Pricing]:
+        """The problem of a candidate that could be placed before."""
+        made = self.standing.bounds.again(candidate)
+        assert made is not None
+        return made
 
     def _groups(
         self, encoded: Encoded, pricing: Pricing, shape: Shape
@@ -183,8 +198,7 @@ class Pipelines:
             enough_ns = math.ceil(standing.best.objective_ns / stretch)
             if asked is not None and asked * PROVEN <= enough_ns:
                 break
-            made = standing.bounds.again(candidate)
-            assert made is not None  # it was
+            made = self._again(candidate)
             bound = self._staged_ns(*made, candidate.shape, enough_ns) + self._tied_ns(candidate, candidate.shape)
             bound_ns = int(bound * stretch)
             standing.tried[at] = replace(tried, bound_ns=max(bound_ns, tried.bound_ns))
@@ -257,6 +271,16 @@ class Pipelines:
                 standing.bounds.refused = standing.bounds.refused or error
         closest = Closest(cutting.candidate, solution, encoded, cutting.pricing, size)
         standing.near(closest, solution.least_bytes // places)
+
+
+def staged_key(candidate: Candidate) -> tuple[Hashable, ...]:
+    """What a helper knows a pipeline's bound at little work by."""
+    return "staged", candidate.full.axes, candidate.shape
+
+
+def limited_key(candidate: Candidate) -> tuple[Hashable, ...]:
+    """How that begins by which it knows its close bounds."""
+    return "limited", candidate.full.axes, candidate.shape
 
 
 def _chains(encoded: Encoded, live: int) -> tuple[Chain, ...]:

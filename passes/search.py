@@ -33,7 +33,7 @@ from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.helper import Told
 from autopar.passes.outer import Candidate, Rung, by_experts
 from autopar.passes.paced import pace
-from autopar.passes.piped import Pipelines
+from autopar.passes.piped import Pipelines, limited_key, staged_key
 from autopar.passes.plain import Plain, with_more
 from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
@@ -54,6 +54,9 @@ FIRST = (
     ("dp",), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), (PIPELINE_AXIS, "tp"),
     (MIXED_AXIS,), ("dp", "tp"),
 )  # fmt: skip
+
+# A helper bounds those pipelines closely that are so near to the best plan.
+CLOSELY = 0.95
 
 WORTH_S = 0.03  # a search that takes longer gets a helper
 
@@ -181,8 +184,19 @@ class _Search:
         if candidate.rung < Rung.ROUGH or self.unfree(candidate):
             return self.raised(candidate)
         asked = candidate.shape is not None or bounds.binds or bounds.heavy.there
-        known = candidate.rung == Rung.OWN and not math.isinf(told.best_ns)
-        return self.within(candidate) if asked and known else []
+        known = candidate.rung in (Rung.OWN, Rung.STAGED) and not math.isinf(told.best_ns)
+        return self.within(candidate) if asked and known and self.close(candidate) else []
+
+    def close(self, candidate: Candidate) -> bool:
+        """In the helper: whether a close bound of a pipeline is likely to be what the search comes to ask. A plan much
+        slower than the bound would not be the best for long."""
+        near = candidate.rank[0] > CLOSELY * self.bounds.helper.best.best_ns
+        return candidate.rung != Rung.STAGED or (near and not self.bounds.helper.is_past(limited_key(candidate)))
+
+    def staged(self, candidate: Candidate) -> bool:
+        """In the helper: whether the search knows what a pipeline's stages take, and has not gone on."""
+        helper = self.bounds.helper
+        return helper.knows(staged_key(candidate)) and not helper.is_past(limited_key(candidate))
 
     def unfree(self, candidate: Candidate) -> bool:
         """Whether to ignore memory tells little, so that all of it that is left is skipped."""
@@ -297,7 +311,7 @@ class _Search:
             return
         self.helped = True
         soon = [*(candidate for _, _, candidate in waiting), *self.next]
-        helper.start(partial(climb, soon, self.last, self.ahead, helper), self.told)
+        helper.start(partial(climb, soon, self.last, self.ahead, helper, self.staged), self.told)
 
 
 def search(

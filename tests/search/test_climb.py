@@ -11,6 +11,7 @@ from autopar.passes.helper import BusyError, Helper, Told
 from autopar.passes.outer import Candidate, Rung
 
 PLAN_NS = 100.0
+LAST = Rung.PRICED  # that is asked for, once a pipeline's stages are bounded
 
 
 def candidate(axis: str, bound_ns: int = 0) -> Candidate:
@@ -53,12 +54,12 @@ def rungs(told: Hearing, axis: str, *, blind: bool) -> list[Rung]:
 def test_what_comes_last_is_held_where_a_plan_decides_what_is_asked() -> None:
     told = climbed([], [candidate("cp")])
     assert rungs(told, "cp", blind=True)[-1] == Rung.PRIME
-    assert rungs(told, "cp", blind=False) == [rung for rung in Rung if Rung.PRIME < rung <= Rung.STAGED]
+    assert rungs(told, "cp", blind=False) == [rung for rung in Rung if Rung.PRIME < rung <= LAST]
 
 
 def test_what_comes_soon_goes_on_before_there_is_a_plan_and_again_with_it() -> None:
     told = climbed([candidate("tp")], [candidate("cp")])
-    upper = [rung for rung in Rung if Rung.PRIME < rung <= Rung.STAGED]
+    upper = [rung for rung in Rung if Rung.PRIME < rung <= LAST]
     assert rungs(told, "tp", blind=True)[-len(upper) :] == upper
     assert rungs(told, "tp", blind=False) == upper  # what it asks with a plan may differ
     order = [name for name, _, before in told.asked_for if before]
@@ -68,7 +69,7 @@ def test_what_comes_soon_goes_on_before_there_is_a_plan_and_again_with_it() -> N
 def test_what_the_search_is_at_is_taken_up_again() -> None:
     told = climbed([candidate("tp"), candidate("dp")], [], (("tp", Rung.PRIME), ("dp", Rung.FEWEST)))
     assert Rung.PRIME in rungs(told, "tp", blind=False)
-    assert rungs(told, "tp", blind=False)[-1] == Rung.STAGED
+    assert rungs(told, "tp", blind=False)[-1] == LAST
     assert rungs(told, "dp", blind=False)[0] == Rung.AXIS  # anew, and once
     assert len(rungs(told, "dp", blind=False)) == len(set(rungs(told, "dp", blind=False)))
 
@@ -76,4 +77,32 @@ def test_what_the_search_is_at_is_taken_up_again() -> None:
 def test_what_is_no_faster_than_the_plan_is_left() -> None:
     told = climbed([candidate("tp", bound_ns=200)], [candidate("cp", bound_ns=50)])
     assert rungs(told, "tp", blind=False) == []
-    assert rungs(told, "cp", blind=False)[-1] == Rung.STAGED
+    assert rungs(told, "cp", blind=False)[-1] == LAST
+
+
+def test_a_pipeline_whose_stages_the_search_has_bounded_is_bounded_closely_at_once() -> None:
+    """Without the bounds between, and before what waits, though it had the lowest bound."""
+    ahead = Hearing()
+    pipeline, others = candidate("pp", bound_ns=10), [candidate("tp", bound_ns=60), candidate("cp", bound_ns=50)]
+    known: list[str] = []
+
+    def raised(one: Candidate) -> list[Candidate]:
+        (higher,) = ahead.raised(one)
+        return [replace(higher, bound_ns=90)] if one.full.names == ("pp",) and higher.rung >= Rung.STAGED else [higher]
+
+    def hear(timeout_s: float) -> bool:
+        ahead.best = Told(PLAN_NS)
+        if len(ahead.asked_for) > 5 and not known:
+            known.append("pp")
+            return True
+        return False
+
+    ahead.hear = hear  # type: ignore[method-assign]
+    ahead.best = Told(PLAN_NS)
+    climb([pipeline, *others], [], raised, ahead, lambda one: one.full.names[0] in known)
+    order = [name for name, _, _ in ahead.asked_for]
+    first = order.index("pp")
+    assert first >= 5
+    assert rungs(ahead, "pp", blind=False) == [rung for rung in Rung if Rung.NOTHING < rung <= LAST]
+    assert set(order[first : first + len(rungs(ahead, "pp", blind=False))]) == {"pp"}
+    assert set(order[first:]) > {"pp"}
