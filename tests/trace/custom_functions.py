@@ -203,6 +203,13 @@ class Called(nn.Module):
         return (made - x).square().mean()
 
 
+def without_gradient(x: Tensor, row: Tensor) -> Tensor:
+    """What it would do with a gradient is no matter."""
+    with torch.no_grad():
+        scale: Tensor = Scaled.apply(x, row)
+    return x * scale
+
+
 TRACED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "swish": lambda x, row: Swish.apply(x),
     "twice": lambda x, row: Swish.apply(Swish.apply(x) * row),
@@ -211,6 +218,7 @@ TRACED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "rectified": lambda x, row: Rectified.apply(x),
     "product": lambda x, row: Product.apply(x, x.sin()),
     "rows": lambda x, row: Rows.apply(x),
+    "no gradient": without_gradient,
     "reentrant": lambda x, row: checkpoint(lambda h: torch.tanh(h) * row, x, use_reentrant=True),
 }
 REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
