@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map  # nested containers of an optimizer's state
 
-from autopar.ir.errors import FileFormatError, MismatchError, UnsupportedError, UsageError
+from autopar.ir.errors import MismatchError, UnsupportedError, UsageError
 from autopar.runtime.checkpoint_folder import Folder, tree
 from autopar.runtime.held import held_by_name, same_kind
 from autopar.runtime.module import ParallelModule
@@ -185,14 +185,7 @@ class _Checkpoint:
         return found
 
     def _read(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Fill in place. Each rank reads by itself: there is nothing to agree on."""
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")
-                state_dict_loader.load(wanted, storage_reader=self._folder.reader, no_dist=True)
-        except CheckpointException as error:
-            why, _ = next(iter(error.failures.values()))
-            raise FileFormatError(f"{self._folder.path} cannot be read: {why}; load another before going on") from None
+        self._folder.read(wanted)
         return wanted
 
     def _tensors(self) -> dict[str, Tensor]:

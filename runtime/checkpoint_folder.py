@@ -9,6 +9,7 @@ import os
 import pickle
 import shutil
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import Metadata
@@ -138,6 +141,16 @@ class Folder:
             ) from None
         self._check(found)
         return found
+
+    def read(self, tensors: dict[str, Any]) -> None:
+        """Fill them in place. Each rank reads by itself: there is nothing to agree on."""
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")
+                state_dict_loader.load(tensors, storage_reader=self.reader, no_dist=True)
+        except CheckpointException as error:
+            why, _ = next(iter(error.failures.values()))
+            raise FileFormatError(f"{self.path} cannot be read: {why}; load another before going on") from None
 
     def _of_weights(self) -> Metadata:
         try:

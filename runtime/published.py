@@ -6,17 +6,14 @@ tensor, say. What the model's tensors are made of is its library's to tell (``Or
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import state_dict_loader
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
-from autopar.ir.errors import FileFormatError, MismatchError
+from autopar.ir.errors import MismatchError
 from autopar.runtime.checkpoint_folder import Folder
 from autopar.runtime.held import held_by_name, same_kind
 from autopar.runtime.module import ParallelModule
@@ -51,11 +48,11 @@ class Published:
     def take(self) -> None:
         """Load them, a few at a time."""
         plain = [origin for origin in self._origins if origin.make is None]
-        self._read({origin.needed(None)[0]: self._held[origin.names[0]].detach() for origin in plain})
+        self._folder.read({origin.needed(None)[0]: self._held[origin.names[0]].detach() for origin in plain})
         for batch in self._batches([origin for origin in self._origins if origin.make is not None]):
             names = [name for origin in batch for name in self._needed(origin)]
             tensors = {name: torch.empty_like(self._files[name], device="cpu") for name in names}
-            self._read(tensors)
+            self._folder.read(tensors)
             for origin in batch:
                 self._put(origin, origin.made(tensors, self._rows(origin)))
 
@@ -106,20 +103,4 @@ class Published:
             if not isinstance(mine, DTensor):
                 mine.copy_(tensor)
                 continue
-            if rows is None:
-                part = cut(tensor, mine)
-            else:
-                part = tensor
-                for dim, (start, size) in enumerate(bounds(mine.shape, mine)[1:], 1):
-                    part = part.narrow(dim, start, size)
-            mine.to_local().copy_(part)
-
-    def _read(self, tensors: dict[str, Tensor]) -> None:
-        """Fill in place. Each rank reads by itself."""
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")
-                state_dict_loader.load(tensors, storage_reader=self._folder.reader, no_dist=True)
-        except CheckpointException as error:
-            why, _ = next(iter(error.failures.values()))
-            raise FileFormatError(f"{self._folder.path} cannot be read: {why}; load another before going on") from None
+            mine.to_local().copy_(cut(tensor, mine, first=0 if rows is None else 1))

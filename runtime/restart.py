@@ -44,9 +44,12 @@ def bounds(shape: Sequence[int], like: DTensor) -> list[tuple[int, int]]:
     return found
 
 
-def cut(whole: Tensor, like: DTensor) -> Tensor:
-    """This device's part of a whole tensor that is laid out like ``like``: the inverse of ``gathered``."""
-    for dim, (start, size) in enumerate(bounds(whole.shape, like)):
+def cut(whole: Tensor, like: DTensor, first: int = 0) -> Tensor:
+    """This device's part of a whole tensor that is laid out like ``like``: the inverse of ``gathered``.
+
+    ``first``: dims before this one are cut already.
+    """
+    for dim, (start, size) in list(enumerate(bounds(like.shape, like)))[first:]:
         whole = whole.narrow(dim, start, size)
     return whole
 

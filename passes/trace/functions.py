@@ -108,6 +108,8 @@ def _traced(cls: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: d
     value = value.detach()  # of tensors that are no arguments, too
     for x, slope in zip(args, slopes if isinstance(slopes, tuple | list) else (slopes,), strict=False):
         if slope is not None:
+            if not slope.shape == x.shape == value.shape:
+                raise NotSlopedError("result, operand and gradient differ in shape")
             value = torch.ops.autopar_trace.sloped(value, x, slope.detach())
             if x.requires_grad:
                 value.requires_grad_()

@@ -27,8 +27,8 @@ _BACKWARDS = (
     "hardsigmoid", "log_sigmoid", "logit",
 )  # fmt: skip
 _FACTORIES = (
-    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "zeros",
-    "full", "scalar_tensor",
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "zero",
+    "fill",
 )  # fmt: skip
 
 
@@ -149,15 +149,15 @@ class _Linear(TorchDispatchMode):
         """Whether the result is linear in the gradient; False where it does not depend on its numbers."""
         first, *others = args
         linear, alone = id(first) in self._linear, not any(id(leaf) in self._linear for leaf in tree_leaves(others))
-        if name in _FACTORIES or name == "zero" or name == "fill":
+        if name in _FACTORIES:
             return False
         fits = (
             (name in _KEEP and linear)
             or (name == "mul" and linear == alone)
             or (name == "div" and linear and alone and not kwargs.get("rounding_mode"))
             or (name in ("add", "sub") and all(self._follows(value) for value in args[:2]))
-            or (name == "where" and linear is False and all(self._follows(value) for value in others))
-            or (name == "masked_fill" and linear and id(args[1]) not in self._linear and self._is_zero(args[2]))
+            or (name == "where" and not linear and all(self._follows(value) for value in others))
+            or (name == "masked_fill" and linear and self._is_zero(args[2]))
             or (name == "index_put" and linear and _is_mask(args[1]) and self._is_zero(args[2]) and not any(args[3:]))
             or (name == "copy" and len(args) > 1 and self._follows(args[1]))
             or (name.removesuffix("_backward") in _BACKWARDS and name.endswith("_backward") and linear and alone)

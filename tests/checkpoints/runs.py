@@ -20,7 +20,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.tensor import DTensor, Shard
 
 import autopar
-from autopar.runtime import checkpoint, published
+from autopar.runtime import checkpoint
+from autopar.runtime.checkpoint_folder import Folder
 from autopar.runtime.module import ParallelModule
 from tests.families import FAMILIES
 from tests.harness import refusal
@@ -276,14 +277,14 @@ def pretrained(case: Case, path: str) -> dict[str, Any]:
     optimizer = optim.AdamW(parallel.parameters())
     found: dict[str, Any] = {"optimizer": refusal(autopar.load, parallel, optimizer, path)}
     names: list[str] = []
-    read = published.Published._read
+    read = Folder.read
 
-    def noted(self: published.Published, tensors: dict[str, Tensor]) -> None:
+    def noted(self: Folder, tensors: dict[str, Any]) -> None:
         names.extend(tensors)
         read(self, tensors)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(published.Published, "_read", noted)
+        patch.setattr(Folder, "read", noted)
         assert autopar.load(parallel, None, path) is None
     return {**found, "experts": len([*filter(single, names)]), "model": parallel.full_state_dict()}
 

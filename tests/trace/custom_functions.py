@@ -99,46 +99,50 @@ class Rows(Function):
         return grad / 2
 
 
-class Clipped(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
+class Copied(Function):
+    """What is done to its gradient is for others to say."""
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad.clamp(-1e6, 1e6)
-
-
-class Averaged(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad - grad.mean(0)
-
-
-class Shifted(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return x.clone()
 
+
+class Clipped(Copied):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.clamp(-1e6, 1e6)
+
+
+class Averaged(Copied):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad - grad.mean(0)
+
+
+class Shifted(Copied):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         made: Tensor = grad + ctx.saved_tensors[0]
         return made
 
 
-class Turned(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
+class Turned(Copied):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad.flip(0)
+
+
+class Halved(Function):
+    """On small tensors nothing is left out."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x[:, :6].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.clone()
 
 
 class Both(Function):
@@ -165,13 +169,8 @@ class Scaled(Function):
         return grad * by, (grad * x).sum(0)
 
 
-class Filled(Function):
+class Filled(Copied):
     """What fills is zero for some numbers only."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -226,6 +225,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "Averaged": (lambda x, row: Averaged.apply(x), "mean"),
     "Shifted": (lambda x, row: Shifted.apply(x), "add"),
     "Turned": (lambda x, row: Turned.apply(x), "flip"),
+    "Halved": (lambda x, row: torch.cat([Halved.apply(x), x[:, 6:]], 1), "differ in shape"),
     "Both": (lambda x, row: sum(Both.apply(x)), "its result is a tuple"),
     "Scaled": (lambda x, row: Scaled.apply(x, row), "sum"),
     "Filled": (lambda x, row: Filled.apply(x), "where"),
