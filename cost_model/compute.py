@@ -1,10 +1,10 @@
 """Seconds of one op on one device: a roofline.
 
-    max(flops / (peak of the element type x efficiency), bytes / memory bandwidth)
+    max(flops / (peak of the element type x efficiency), bytes / memory bandwidth, mixed elements / their rate)
 
 The efficiency is the curve of the op class where the profile has one, else for ``matmul`` the measured over
-the peak rate, else 1. Integers and bool are priced by bytes alone. Measured seconds of the op win over the
-formula, and a profile's ``compute_s`` wins over both. What a plan reports of this is
+the peak rate, else 1. Integers and bool are priced by bytes alone. Measured seconds of the op win over flops and
+bytes, and a profile's ``compute_s`` wins over all. What a plan reports of this is
 ``efficiency_sources``.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.priced import OpCost
 from autopar.cost_model.profile import CostProfile, hook_s
-from autopar.cost_model.rates import EfficiencySource, rates
+from autopar.cost_model.rates import EfficiencySource, Rates, rates
 
 
 def compute_s(op: OpCost, device: str, profile: CostProfile) -> float:
@@ -28,6 +28,12 @@ def compute_s(op: OpCost, device: str, profile: CostProfile) -> float:
         if hooked_s is not None:
             return hooked_s
     rate = rates(profile, device, op.dtype, op.op_class, op.target)
+    mixed_s = op.mixed_elements * rate.s_per_mixed_element
+    return max(mixed_s, _roofline_s(op, device, profile, rate))
+
+
+def _roofline_s(op: OpCost, device: str, profile: CostProfile, rate: Rates) -> float:
+    """By measured seconds, or by flops and bytes."""
     flops, size_bytes = op.flops, op.bytes
     if rate.measured_s is not None:
         return rate.measured_s(size_bytes if rate.measured_by_bytes else flops)

@@ -19,7 +19,8 @@ class OpCost:
 
     ``target`` is the full ATen name (``aten.linear.default``), ``op_class`` its row's class (``matmul``),
     ``dtype`` the element type it computes in, ``bytes`` all bytes read and written, ``shapes`` the local
-    shapes of its operands.
+    shapes of its operands. ``mixed_elements``: how many a device goes through one by one, since tensors of an
+    elementwise op differ in shape or element type; else 0.
     """
 
     target: str
@@ -29,6 +30,7 @@ class OpCost:
     bytes: int
     phase: Phase = "forward"
     shapes: tuple[tuple[int, ...], ...] = ()
+    mixed_elements: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,25 +60,34 @@ def work(
     drawn: int,
     wanted: Sequence[bool],
     beside: int = 0,
+    *,
+    joined: bool = False,
 ) -> tuple[OpCost, OpCost | None]:
     """What an op of ``entry`` costs one device forward and backward, None where it has no backward.
 
     ``tensors``: local shape and dtype of each operand and result; ``drawn``: elements of the first result;
     ``wanted``: which of the operands that may have a gradient get one; ``beside``: numbers read and written besides
-    (``Row.moved``).
+    (``Row.moved``); ``joined``: another op does its forward, so its tensors need not be alike.
     """
     dtype = entry.computes or next((dtype for _, dtype in reversed(tensors) if dtype in FLOAT_DTYPES), "i64")
     moved = sum(math.prod(shape) * DTYPE_BYTES[kind] for shape, kind in tensors) + beside * DTYPE_BYTES[dtype]
     shapes = tuple(shape for shape, _ in tensors)
+    mixed = _mixed(tensors) if entry.op_class == "pointwise" and not joined else 0
 
-    def cost(phase: Phase, share: float, extra: int) -> OpCost:
+    def cost(phase: Phase, share: float, extra: int, times: int = 1) -> OpCost:
         return OpCost(
             target=target, op_class=entry.op_class, dtype=dtype, flops=round(flops * share),
-            bytes=round(moved * share) + extra, phase=phase, shapes=shapes,
+            bytes=round(moved * share) + extra, phase=phase, shapes=shapes, mixed_elements=mixed * times,
         )  # fmt: skip
 
     forward = cost("forward", 1.0, entry.work_bytes * drawn)
     if not any(wanted):
         return forward, None
     part = sum(wanted) / len(wanted) if entry.op_class in ("matmul", "conv") else 1.0
-    return forward, cost("backward", entry.backward * part, 0)
+    return forward, cost("backward", entry.backward * part, 0, sum(wanted) if entry.backward else 0)
+
+
+def _mixed(tensors: Sequence[tuple[tuple[int, ...], str]]) -> int:
+    """Elements of the largest, if they differ; single numbers aside."""
+    several = {tensor for tensor in tensors if math.prod(tensor[0]) > 1}
+    return max(math.prod(shape) for shape, _ in several) if len(several) > 1 else 0

@@ -29,6 +29,7 @@ class Rates:
     s_per_flop: float | None
     peak_key: str | None
     s_per_byte: float | None
+    s_per_mixed_element: float
     efficiency: LogCurve | None
     measured_s: LogCurve | None
     measured_by_bytes: bool
@@ -62,6 +63,7 @@ def rates(profile: CostProfile, device: str, dtype: str, op_class: str, target: 
         s_per_flop=0.0 if key is None else peak_tflops and 1.0 / (peak_tflops * 1e12 * fraction),
         peak_key=key,
         s_per_byte=copy_tb_s and 1.0 / (copy_tb_s * 1e12),
+        s_per_mixed_element=1.0 / (table.mixed_giga_elements_s * 1e9) if table.mixed_giga_elements_s else 0.0,
         efficiency=None if curve is None else LogCurve(curve.flops, curve.fraction),
         measured_s=_measured_curve(measured),
         measured_by_bytes=measured is not None and measured.bytes is not None,

@@ -93,20 +93,6 @@ class Encoded:
     calls: tuple[Node, ...]
 
 
-def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tuple[str, str], NodeShapes]:
-    found = {}
-    for part in (*graph.blocks, graph):
-        for node in part.nodes:
-            if node.target not in (*SOURCES, "call"):
-                uses = [None if name is None else facts[part.name, name] for name in flat_operands(node)]
-                found[node_key(part, node)] = NodeShapes(
-                    operands=tuple(None if fact is None else fact.type.shape for fact in uses),
-                    results=tuple(value.type.shape for value in node.results),
-                    grads=tuple(fact is not None and fact.grad for fact in uses),
-                )
-    return found
-
-
 def build(
     model: Model, found: Positions, pricing: Pricing, microbatches: int, *, ample: bool = False,
     ground: Ground | None = None,

@@ -9,7 +9,7 @@ from autopar.ir.errors import UsageError
 from autopar.ir.graph import Graph
 from autopar.ir.program import RNG_INPUT
 from autopar.ir.verify import verify
-from autopar.passes.build import Model, node_shapes
+from autopar.passes.build import Model
 from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.canonicalize import canonicalize
 from autopar.passes.constrain import settled, told_apart
@@ -20,6 +20,7 @@ from autopar.passes.losses import open_losses
 from autopar.passes.lower import live
 from autopar.passes.positions import instantiate_rules
 from autopar.passes.randomness import number_draws
+from autopar.passes.strategies import node_shapes
 from autopar.passes.unfold import apart
 from autopar.passes.unrounded import unrounded
 

@@ -158,7 +158,8 @@ class Pricing:
         drawn = local_numel(strategy.results[0], shapes.results[0]) if entry.work_bytes else 0
         beside = self._most(entry.moved, rule, strategy.choices)
         wanted = [grad for grad, kind in zip(shapes.grads, types, strict=False) if kind and kind.has_gradient]
-        return work(node.target, entry, flops, tensors, drawn, wanted, beside)
+        forward, backward = work(node.target, entry, flops, tensors, drawn, wanted, beside, joined=shapes.joined)
+        return None if shapes.joined else forward, backward
 
     def exchange_ns(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
         """Nanoseconds of sending rows to the experts of other devices and back, of the device with most of them."""
@@ -200,7 +201,9 @@ class Pricing:
         """Nanoseconds on the slowest device, or as ``uneven`` says; each cost is looked up once."""
         if cost is None:
             return 0
-        asked: tuple[object, ...] = cost.target, cost.op_class, cost.dtype, cost.flops, cost.bytes
+        asked: tuple[object, ...] = (
+            cost.target, cost.op_class, cost.dtype, cost.flops, cost.bytes, cost.mixed_elements
+        )  # fmt: skip
         if self.profile.has_compute_hook:  # which may look at all of it
             asked = (cost,)
         key = self.uneven, self.device, *asked

@@ -14,12 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from autopar.ir.biases import products_with_bias
 from autopar.ir.errors import IRError
+from autopar.ir.graph import SOURCES, Graph
 from autopar.ir.layout import RSTAR, Layout, Partial, Placement, R, Shard, stacked
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
-from autopar.passes.positions import BATCH_AXES, EXPERT_AXIS, ROLES, Positions
+from autopar.passes.facts import Fact
+from autopar.passes.positions import BATCH_AXES, EXPERT_AXIS, ROLES, Positions, flat_operands, node_key
 
 Shape: TypeAlias = tuple[int, ...]
 # By the axis, its size, the operands that may be P on it, whether its name binds, and ``Positions.inner``.
@@ -95,6 +98,24 @@ class NodeShapes:
     operands: tuple[Shape | None, ...]
     results: tuple[Shape, ...]
     grads: tuple[bool, ...]  # which operands have a gradient
+    joined: bool = False  # a bias, added by the product before it
+
+
+def node_shapes(graph: Graph, facts: Mapping[tuple[str, str], Fact]) -> dict[tuple[str, str], NodeShapes]:
+    """By ``node_key``."""
+    found = {}
+    for part in (*graph.blocks, graph):
+        biases = products_with_bias(part)
+        for node in part.nodes:
+            if node.target not in (*SOURCES, "call"):
+                uses = [None if name is None else facts[part.name, name] for name in flat_operands(node)]
+                found[node_key(part, node)] = NodeShapes(
+                    operands=tuple(None if fact is None else fact.type.shape for fact in uses),
+                    results=tuple(value.type.shape for value in node.results),
+                    grads=tuple(fact is not None and fact.grad for fact in uses),
+                    joined=node.results[0].name in biases,
+                )
+    return found
 
 
 def choices_of(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -30,8 +29,7 @@ class Leaves:
         if not self._in_step or not held.requires_grad or not _adds_in_place(held):
             return local_of(held)
         if held not in self._parts:
-            with torch.no_grad():  # so it only looks up
-                leaf = held.to_local().detach().requires_grad_()
+            leaf = torch_private.local(held).detach().requires_grad_()
             leaf.grad = None if held.grad is None else part_of(held.grad)
             self._parts[held] = leaf
         return self._parts[held]

@@ -17,11 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import fx
 
+from autopar.ir.biases import MATMUL
 from autopar.ir.errors import IRError
 from autopar.ir.graph import ASSIGN, Graph, Node, Operand, assigned
 from autopar.ir.mesh import across, within
 from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
+from autopar.runtime.biases import matmul_with_bias, with_biases
 from autopar.runtime.collectives import conversion, move
 from autopar.runtime.moves import of_node
 from autopar.runtime.native import native
@@ -77,8 +79,8 @@ def build(
     heavy: set[fx.Node] = set()
     for node in (*graph.sources("input"), *stored_nodes(graph)):
         values[node.result.name] = built.placeholder(_identifier(node.result.name))
-    single = once or {}
-    for node in graph.nodes:
+    nodes, single = with_biases(graph, once or {})
+    for node in nodes:
         if node.target in ("input", "param", "buffer", "constant"):
             continue
         operands = tuple(_operand(operand, values) for operand in node.operands)
@@ -99,6 +101,8 @@ def build(
             if calls is None:
                 raise IRError(f"@{graph.name}: a call inside a block")
             bound = _named(calls(node), f"call_{node.attr('block')}"), operands, {}
+        elif node.target == MATMUL and len(operands) == 3:
+            bound = matmul_with_bias, operands, {}
         else:
             bound = _among(bind(node, operands, coordinate, device), node, groups)
         made, results = _operation(built, node, bound, single)

@@ -14,7 +14,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS, Program
 from autopar.ir.types import TensorType
 from autopar.passes.assignment import Assignment, Variant
-from autopar.passes.build import Model, node_shapes
+from autopar.passes.build import Model
 from autopar.passes.candidate import Mode, Settings, StoredParameter, with_time
 from autopar.passes.conversions import Conversions
 from autopar.passes.facts import facts
@@ -22,7 +22,7 @@ from autopar.passes.lower import lower
 from autopar.passes.positions import instantiate_rules, node_key
 from autopar.passes.prepare import needed_for
 from autopar.passes.pricing import Pricing
-from autopar.passes.strategies import Strategy, parse_choices, strategy
+from autopar.passes.strategies import Strategy, node_shapes, parse_choices, strategy
 from autopar.runtime.dtypes import IR_DTYPES
 
 

@@ -27,6 +27,7 @@ def document(found: Measured, kind: str, device: str, *, known: bool, source: st
     link = f"measured-{device}"
     figures: dict[str, Any] = {str(peak_key(name)): peak / 1e12 for name, peak in peaks.items()}
     figures |= {"memory_tb_s": found.copy_bytes_s / 1e12, "measured_copy_tb_s": found.copy_bytes_s / 1e12}
+    figures |= {"mixed_giga_elements_s": found.mixed_elements_s / 1e9}
     figures |= {"measured_bf16_tflops": figures["bf16_tflops"]} if "bf16_tflops" in figures else {}
     figures |= {"memory_mib": found.memory_bytes // MIB} if kind == "cuda" else {"memory_gb": found.memory_bytes / 1e9}
     links: dict[str, dict[str, Any]] = {}

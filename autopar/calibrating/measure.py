@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from autopar.calibrating.probes import MOVED, attention, copied, ladder, product
+from autopar.calibrating.probes import MOVED, attention, copied, ladder, mixed, product
 from autopar.calibrating.timing import host_s, seconds_of
 from autopar.cores import usable_cores
 from autopar.ir.errors import ProbeError
@@ -49,6 +49,7 @@ class Measured:
     memory_bytes: int
     dtype: str
     copy_bytes_s: float = 0.0
+    mixed_elements_s: float = 0.0
     flops_s: dict[str, Points] = field(default_factory=dict)
     attention_s: Points = field(default_factory=dict)
     seconds: dict[str, Points] = field(default_factory=dict)
@@ -99,6 +100,9 @@ def _steps(device: torch.device, group: dist.ProcessGroup | None, found: Measure
     yield "copies"
     size = COPIED_BYTES[kind]
     found.copy_bytes_s = 2 * size / together(copied(size, device))
+    yield "operands of two shapes"
+    *_, numel = ladder(*NUMELS[kind])
+    found.mixed_elements_s = numel / together(mixed(numel, main, device))
     for name, dtype in PEAKS.items():
         yield f"products in {name}"
         if name == "bf16" and kind == "cuda" and found.dtype != name:

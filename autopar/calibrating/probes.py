@@ -130,6 +130,12 @@ def attention(rows: int, dtype: torch.dtype, device: torch.device) -> tuple[Call
     return probe.step(), probe.work(4 * HEADS * rows**2 * HEAD)
 
 
+def mixed(numel: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+    """A product whose operands differ in shape."""
+    rows = _rows(numel, WIDTH, dtype, device).detach()
+    return lambda: torch.mul(rows, rows[:, :1])
+
+
 def copied(size_bytes: int, device: torch.device) -> Callable[[], object]:
     """A copy of so many bytes."""
     source = torch.ones(size_bytes // 4, dtype=torch.float32, device=device)

@@ -32,7 +32,7 @@ def measured(device: str = "CPU", processes: int = 4) -> Measured:
     }  # fmt: skip
     return Measured(
         device=device, processes=processes, memory_bytes=8 * 2**30, dtype="f32", copy_bytes_s=20e9,
-        flops_s={"f32": {1e6: 2e10, 1e9: 8e10}, "bf16": {1e6: 1e11, 1e9: 4e11}},
+        mixed_elements_s=3e9, flops_s={"f32": {1e6: 2e10, 1e9: 8e10}, "bf16": {1e6: 1e11, 1e9: 4e11}},
         attention_s={1e8: 2.5e-3, 1e10: 5e-2}, seconds={"aten.gelu.default": {1e6: 1e-4, 1e8: 2e-2}},
         collective_s=collectives if processes > 1 else {},
     )  # fmt: skip

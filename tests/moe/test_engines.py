@@ -72,6 +72,23 @@ def test_all_at_once_is_one_after_the_other(
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_choice_of_weight_zero_still_has_a_gradient(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a router of sigmoids gives where one underflows: all at once, gradients are multiplied and divided by it."""
+    given = operands(Sizes())
+    weight = given[2]
+    assert weight is not None
+    given[2] = torch.stack([weight[:, 0], torch.zeros(len(weight), dtype=torch.float64)], 1).detach().requires_grad_()
+    expected = differentiated(given)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: True)
+    monkeypatch.setattr(F, "grouped_mm", grouped)
+    found = differentiated(in_float32(given) if dtype == torch.float32 else given)
+    assert bool(found[2][:, 1].all())
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-4
+    for one, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), wanted, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_parameters_may_lie_elsewhere_in_backward(index: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gathered anew, where the kernel does not take them: what all at once left is read one after the other."""
