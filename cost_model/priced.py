@@ -62,8 +62,8 @@ def work(
     beside: int = 0,
     *,
     joined: bool = False,
-) -> tuple[OpCost, OpCost | None]:
-    """What an op of ``entry`` costs one device forward and backward, None where it has no backward.
+) -> tuple[OpCost | None, OpCost | None]:
+    """What an op of ``entry`` costs one device forward and backward, None where that is nothing.
 
     ``tensors``: local shape and dtype of each operand and result; ``drawn``: elements of the first result;
     ``wanted``: which of the operands that may have a gradient get one; ``beside``: numbers read and written besides
@@ -80,7 +80,7 @@ def work(
             bytes=round(moved * share) + extra, phase=phase, shapes=shapes, mixed_elements=mixed * times,
         )  # fmt: skip
 
-    forward = cost("forward", 1.0, entry.work_bytes * drawn)
+    forward = None if joined else cost("forward", 1.0, entry.work_bytes * drawn)
     if not any(wanted):
         return forward, None
     part = sum(wanted) / len(wanted) if entry.op_class in ("matmul", "conv") else 1.0

@@ -158,8 +158,7 @@ class Pricing:
         drawn = local_numel(strategy.results[0], shapes.results[0]) if entry.work_bytes else 0
         beside = self._most(entry.moved, rule, strategy.choices)
         wanted = [grad for grad, kind in zip(shapes.grads, types, strict=False) if kind and kind.has_gradient]
-        forward, backward = work(node.target, entry, flops, tensors, drawn, wanted, beside, joined=shapes.joined)
-        return None if shapes.joined else forward, backward
+        return work(node.target, entry, flops, tensors, drawn, wanted, beside, joined=shapes.joined)
 
     def exchange_ns(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
         """Nanoseconds of sending rows to the experts of other devices and back, of the device with most of them."""

@@ -47,7 +47,7 @@ class Probe:
         tensors = [(tuple(each.shape), IR_DTYPES[each.dtype]) for each in (*self.operands, self.run())]
         trained = [each.requires_grad for each in self.operands if each.is_floating_point()]
         forward, backward = work(self.target, entry, flops, tensors, 0, trained)
-        both = [forward] if backward is None or not backward.bytes else [forward, backward]
+        both = [cost for cost in (forward, backward) if cost is not None and (cost is forward or cost.bytes)]
         return Work(flops=sum(cost.flops for cost in both), bytes=sum(cost.bytes for cost in both), passes=len(both))
 
     def run(self) -> Tensor:

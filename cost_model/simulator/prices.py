@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from autopar.cost_model.cluster import Cluster
 from autopar.cost_model.collectives import collective_s
@@ -87,16 +88,19 @@ def local_bytes(value: Value) -> int:
     return math.prod(local_shape(value)) * DTYPE_BYTES[value.type.dtype]
 
 
+Costs: TypeAlias = "Iterator[tuple[OpCost | None, OpCost | None]]"
+
+
 def op_costs(
-    node: Node, operands: Sequence[Value | None], wanted: Sequence[bool], imbalance: float
-) -> Iterator[tuple[OpCost, OpCost | None]]:
+    node: Node, operands: Sequence[Value | None], wanted: Sequence[bool], imbalance: float, *, joined: bool = False
+) -> Costs:
     """What one device does at a node of a lowered program, forward and backward, step by step.
 
-    ``operands``: flattened; ``wanted``: which of them get a gradient; ``imbalance``: of experts that are split. A loss
-    of whole classes costs what its sums over them do, and what is made of these.
+    ``operands``: flattened; ``wanted``: which of them get a gradient; ``imbalance``: of experts that are split;
+    ``joined``: a bias. A loss of whole classes costs what its sums over them do, and what is made of these.
     """
     if node.target not in _WHOLE or any(wanted[2:]):
-        yield from _costs(node, operands, wanted, imbalance)
+        yield from _costs(node, operands, wanted, imbalance, joined)
         return
     types = {
         value.name: TensorType(value.type.dtype, local_shape(value)) for value in (*operands, *node.results) if value
@@ -106,12 +110,12 @@ def op_costs(
     types.update({value.name: value.type for part in (top, *parts) for value in part.results})
     for part in parts:
         given = [Value(name, types[name]) for name in part.uses()]
-        yield from _costs(part, given, [any(wanted)] * len(given), imbalance)
+        yield from _costs(part, given, [any(wanted)] * len(given), imbalance, False)
 
 
 def _costs(
-    node: Node, operands: Sequence[Value | None], wanted: Sequence[bool], imbalance: float
-) -> Iterator[tuple[OpCost, OpCost | None]]:
+    node: Node, operands: Sequence[Value | None], wanted: Sequence[bool], imbalance: float, joined: bool
+) -> Costs:
     entry = local_row(node)
     if entry.op_class == "view":
         return
@@ -124,7 +128,7 @@ def _costs(
     if node.attr("among") is not None:
         flops, beside = round(flops * imbalance), round(beside * imbalance)
     learns = [grad for grad, value in zip(wanted, operands, strict=True) if value and value.type.has_gradient]
-    yield work(node.target, entry, flops, tensors, math.prod(made[0]), learns, beside)
+    yield work(node.target, entry, flops, tensors, math.prod(made[0]), learns, beside, joined=joined)
 
 
 def exchanged_bytes(node: Node, values: Mapping[str, Value], imbalance: float) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from autopar.cost_model.priced import Group, each_way_bytes
 from autopar.cost_model.simulator.gradients import RECEIVED, Gradients, flat
 from autopar.cost_model.simulator.instructions import Collective, Move, Part, Post, Wait, Work
 from autopar.cost_model.simulator.prices import Prices, exchanged_bytes, link, local_bytes, local_shape, op_costs
+from autopar.ir.biases import products_with_bias
 from autopar.ir.convert import COLLECTIVES
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.optable import local_row, row
@@ -89,7 +90,7 @@ class _Writing:
         self.graph, self.marks, self.prices, self.nodes = graph, marks, prices, nodes
         self.single = once(graph) if recompute == "selective" else {}
         self.recomputed, self.overlaps = recompute is not None, recompute != "selective"
-        self.values = graph.values()
+        self.values, self.biases = graph.values(), products_with_bias(graph, converted=True)
         self.made: dict[str, _Entry] = {}
         self.stored: set[str] = set()
         self.totals = dict.fromkeys((field.name for field in fields(Totals)), 0)
@@ -152,10 +153,11 @@ class _Writing:
         marks = [self._mark(name) for name in names]
         grads = [bool(mark) for mark in marks]
         operands = [None if name is None else self.values[name] for name in names]
-        costs = list(op_costs(node, operands, grads, self.prices.imbalance))
+        joined = node.results[0].name in self.biases
+        costs = list(op_costs(node, operands, grads, self.prices.imbalance, joined=joined))
         dear = local_row(node).op_class in EXPENSIVE
         if costs:
-            ns = sum(self.prices.compute_ns(forward) for forward, _ in costs)
+            ns = sum(self.prices.compute_ns(forward) for forward, _ in costs if forward is not None)
             self.totals["dear_ns" if dear else "forward_ns"] += ns
             entry.forward = _work(node, "forward", ns)
             entry.again = () if node.results[0].name in self.single else _work(node, "recompute", ns)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autopar.cost_model import CostProfile, compute_s
-from autopar.cost_model.priced import work
+from autopar.cost_model.priced import OpCost, work
 from autopar.ir.optable import TABLE
 
 Tensors = list[tuple[tuple[int, ...], str]]
@@ -34,18 +34,25 @@ def test_an_elementwise_operation_of_unlike_tensors_goes_by_elements(
 ) -> None:
     """Of which each gradient takes as many; single numbers do not count."""
     forward, backward = work(target, TABLE[target], 0, tensors, 0, wanted)
-    assert backward is not None
+    assert forward is not None and backward is not None
     assert (forward.mixed_elements, backward.mixed_elements) == elements
 
 
 def test_what_another_operation_does_forward_need_not_be_alike() -> None:
     tensors: Tensors = [(WHOLE, "f32"), ((6,), "f32"), (WHOLE, "f32")]
-    _, backward = work("aten.add.Tensor", TABLE["aten.add.Tensor"], 0, tensors, 0, (True, True), joined=True)
+    forward, backward = work("aten.add.Tensor", TABLE["aten.add.Tensor"], 0, tensors, 0, (True, True), joined=True)
+    assert forward is None
     assert backward is not None and backward.mixed_elements == 0
 
 
+def forward_of(tensors: Tensors) -> OpCost:
+    forward, _ = work(MUL, TABLE[MUL], 0, tensors, 0, (True, True))
+    assert forward is not None
+    return forward
+
+
 def test_the_rate_of_elements_is_the_profile_s(write: Callable[[str], Path], builtin: CostProfile) -> None:
-    forward, _ = work(MUL, TABLE[MUL], 0, [(WHOLE, "f32"), (ROWS, "f32"), (WHOLE, "f32")], 0, (True, True))
+    forward = forward_of([(WHOLE, "f32"), (ROWS, "f32"), (WHOLE, "f32")])
     assert compute_s(forward, "CPU", CostProfile(write(RATE))) == pytest.approx(24.0)
     assert compute_s(forward, "CPU", builtin) < 1e-6
 
@@ -53,9 +60,9 @@ def test_the_rate_of_elements_is_the_profile_s(write: Callable[[str], Path], bui
 def test_so_it_is_beside_measured_seconds(write: Callable[[str], Path]) -> None:
     """Which are of tensors that are alike: the longer of both."""
     profile = CostProfile(write(f'{RATE}[op."{MUL}"]\nbytes = [1e2]\nseconds = [30.0]\n'))
-    alike, _ = work(MUL, TABLE[MUL], 0, [(WHOLE, "f32"), (WHOLE, "f32"), (WHOLE, "f32")], 0, (True, True))
-    few, _ = work(MUL, TABLE[MUL], 0, [(WHOLE, "f32"), (ROWS, "f32"), (WHOLE, "f32")], 0, (True, True))
-    many, _ = work(MUL, TABLE[MUL], 0, [((4, 25), "bool"), (ROWS, "f32"), ((4, 25), "f32")], 0, (True, True))
+    alike = forward_of([(WHOLE, "f32"), (WHOLE, "f32"), (WHOLE, "f32")])
+    few = forward_of([(WHOLE, "f32"), (ROWS, "f32"), (WHOLE, "f32")])
+    many = forward_of([((4, 25), "bool"), (ROWS, "f32"), ((4, 25), "f32")])
     assert compute_s(alike, "CPU", profile) > 30.0
     assert compute_s(few, "CPU", profile) > 30.0
     assert compute_s(many, "CPU", profile) > 96.0
