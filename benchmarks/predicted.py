@@ -94,7 +94,7 @@ def measure(
             for profile, path in profiles.items():
                 model, inputs = make()
                 ours = autopar.parallelize(model, inputs, mesh=mesh, profile=path, num_microbatches=1)
-                part = ours.shard_inputs(inputs)
+                part = {name: each.to(device) for name, each in ours.shard_inputs(inputs).items()}
                 found, step_s = ours.profile(STEPS, **part), trained_s(ours, part)
                 if rank == 0 and found.planned is not None:
                     say((name, mesh, profile, found.planned, replace(found.measured, step_s=step_s)))

@@ -10,6 +10,7 @@ with, of the gated ones, ``alpha`` act(alpha * g) / alpha · ``limit`` g at most
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ class Gate:
         return " ".join(words)
 
     @classmethod
+    @functools.cache
     def parse(cls, text: str) -> Gate:
         """Inverse of ``str``. Raises IRError for what is no gate."""
         first, *options = text.split() or [""]

@@ -104,7 +104,7 @@ def _by_device(index: Tensor, start: int, stride: int, count: int, groups: list[
     device, expert = here.div(stride, rounding_mode="floor"), here.remainder(stride)
     known = (here >= 0) & (device < devices) & (expert < count)
     order, ends = kernel.in_order(torch.where(known, device * count + expert, -1), 0, devices * count)
-    sent = ends.diff(prepend=ends.new_zeros(1)).view(devices, count)
+    sent = ends.long().diff(prepend=ends.new_zeros(1, dtype=torch.int64)).view(devices, count)
     return order, sent
 
 

@@ -13,13 +13,14 @@ It is one operation of what ``torch.export`` makes; ``torch.compile`` calls it b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from autopar.ir.gates import Gate
-from autopar.runtime import experts_fused, experts_loop, pages
+from autopar.runtime import experts_fused, experts_loop, pages, torch_private
 from autopar.runtime.gates import Gated
 
 _BEYOND = 2**30  # more than any number of experts
@@ -128,19 +129,23 @@ def in_order(index: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
     here = here - start if start else here
     # below 0 becomes a large number, so few operations tell who is elsewhere: on a GPU each is a kernel to start
     known, order = torch.sort(here.remainder(_BEYOND).clamp_(max=count), stable=True)
-    return order, torch.searchsorted(known, torch.arange(count, device=index.device, dtype=known.dtype), right=True)
+    experts = torch.arange(count, device=index.device, dtype=known.dtype)
+    return order, torch.searchsorted(known, experts, right=True, out_int32=True)
 
 
 class _Experts(torch.autograd.Function):
+    """Operators, for modes that look at them (``tape.py``); else without the dispatcher, a tenth of a small layer."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
         kept: Tensor | None, gate: str, transposed: bool, kept_factor: float, start: int,
     ) -> Tensor:  # fmt: skip
-        how = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor}
-        result, *places, inner = torch.ops.autopar.experts_forward(
-            x, index, weight, up, down, up_bias, kept, **how, start=start
-        )
+        how: dict[str, Any] = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor}
+        forward: Callable[..., Any] = _forward
+        if torch_private.in_dispatch_mode():
+            forward = torch.ops.autopar.experts_forward
+        result, *places, inner = forward(x, index, weight, up, down, up_bias, kept, **how, start=start)
         ctx.save_for_backward(x, weight, up, down, kept, *places, *inner)
         ctx.how = how
         return result  # type: ignore[no-any-return]
@@ -149,7 +154,10 @@ class _Experts(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants = ctx.needs_input_grad[3:6]
         saved = ctx.saved_tensors
-        x, weight, *found = torch.ops.autopar.experts_backward(grad, *saved[:7], saved[7:], **ctx.how, wants=wants)
+        backward: Callable[..., Any] = _backward
+        if torch_private.in_dispatch_mode() or torch.is_grad_enabled():
+            backward = torch.ops.autopar.experts_backward
+        x, weight, *found = backward(grad, *saved[:7], list(saved[7:]), **ctx.how, wants=wants)
         parameters = (each if wanted else None for each, wanted in zip(found, wants, strict=True))
         return x, None, weight, *parameters, *[None] * 5
 

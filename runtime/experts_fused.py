@@ -9,6 +9,7 @@ until rows become tokens and weights again: there they are 0.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,9 +38,9 @@ _NEXT_TO_0 = 1e-20
 def usable(x: Tensor, choices: int, up: Tensor, down: Tensor) -> bool:
     """Whether this is the faster way for ``choices`` rows, and torch can do it; there may be none after an exchange."""
     if x.is_cuda:
-        fast = x.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x.device) >= _LEAST_CAPABILITY
+        fast = x.dtype == torch.bfloat16 and _capability(x.device) >= _LEAST_CAPABILITY
     else:
-        few = choices * up[0].numel() // x.shape[1] * x.element_size() <= len(up) * _FEW_BYTES
+        few = choices * _numel(up) // x.shape[1] * x.element_size() <= len(up) * _FEW_BYTES
         fast = x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and few
     return fast and choices > 0 and x.dtype == up.dtype == down.dtype and aligned(x, up, down)
 
@@ -56,7 +57,17 @@ def aligned(*operands: Tensor) -> bool:
 
 def _is_large(experts: Tensor) -> bool:
     """Whether what is done with each expert's matrix takes longer than a turn in Python."""
-    return experts[0].numel() * experts.element_size() >= _FEW_BYTES
+    return _numel(experts) * experts.element_size() >= _FEW_BYTES
+
+
+def _numel(experts: Tensor) -> int:
+    """Of an expert's matrix, without an operation that takes it out."""
+    return experts.shape[1] * experts.shape[2]
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def _on_gpu(tensor: Tensor) -> bool:
@@ -77,8 +88,8 @@ class Rows:
 
     @classmethod
     def of(cls, order: Tensor, ends: Tensor, each: int) -> Rows:
-        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
-        return cls(order=order, place=place, ends=ends.int(), each=each)
+        place = torch.empty_like(order).index_copy_(0, order, torch.arange(order.shape[0], device=order.device))
+        return cls(order=order, place=place, ends=ends, each=each)
 
     @cached_property
     def expert(self) -> Tensor:
@@ -115,7 +126,7 @@ class Rows:
 
     def _apart(self, weights: Tensor) -> bool:
         """Whether the mean product takes a GPU so long that one after the other, by cuBLAS, is faster."""
-        return _on_gpu(weights) and 2 * len(self.order) * weights[0].numel() >= _LONG_FLOPS * len(weights)
+        return _on_gpu(weights) and 2 * self.order.shape[0] * _numel(weights) >= _LONG_FLOPS * weights.shape[0]
 
     def _one_by_one(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Rows of experts that are elsewhere become 0."""

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor import DTensor
+from torch.utils import _python_dispatch
 
 
 def flattened(mesh: DeviceMesh, axes: Sequence[str]) -> DeviceMesh:
@@ -236,6 +237,12 @@ def group_named(name: str) -> dist.ProcessGroup:
     """The process group of a name, as functional collectives find theirs: an operator takes no group as an argument."""
     found: dist.ProcessGroup = dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
     return found
+
+
+def in_dispatch_mode() -> bool:
+    """Whether a ``TorchDispatchMode`` sees the operators that are called here. ``_get_current_dispatch_mode``: nothing
+    public says so."""
+    return _python_dispatch._get_current_dispatch_mode() is not None
 
 
 def is_message(work: Any) -> bool:

@@ -103,7 +103,8 @@ class MoE(nn.Module):
             line = capacity.in_line(routed.chosen)
             load = capacity.load_of(line, self.num_experts // self.router.prototypes)
         chosen, dropped = self._limited(routed.chosen, line, load)
-        index, weight = (each.flatten(0, 1).flatten(1) for each in (chosen, routed.weight))
+        tokens, choices = chosen.shape[:2].numel(), chosen.shape[2:].numel()
+        index, weight = chosen.reshape(tokens, choices), routed.weight.reshape(tokens, choices)
         out = experts(hidden.flatten(0, 1), index, weight, self.up, self.down, gate=self.activation)
         return MoEOutput(out.view(hidden.shape), self._loss(routed, load), dropped)
 

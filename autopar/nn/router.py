@@ -80,7 +80,8 @@ class Router(nn.Module):
         tokens = hidden.to(wide)
         if self.training and self.jitter:
             tokens = tokens * (1 - self.jitter + 2 * self.jitter * torch.rand_like(tokens))
-        logits = F.linear(tokens, self.weight.to(wide)).unflatten(-1, (self.prototypes, -1))
+        of_each = self.num_experts // self.prototypes
+        logits = F.linear(tokens, self.weight.to(wide)).view(*hidden.shape[:-1], self.prototypes, of_each)
         gates = logits.softmax(-1) if self.gate == "softmax" else logits.sigmoid()
         if self.normalize and self.gate == "softmax" and self.prototypes == 1:  # the same in a third of the operations
             best, chosen = logits.topk(self.top_k, dim=-1)

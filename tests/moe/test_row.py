@@ -40,7 +40,7 @@ def test_autograd_keeps_what_the_row_says(gate: str, columns: int, marked: bool)
     entry = row(node(gate))
     said = sum(x.nbytes for at, x in enumerate(given) if x is not None and entry.keeps(at))
     said += 8 * count_flops(entry.inner, sizes_of(gate, columns))
-    assert sum(kept) == said + 8 * SIZES.experts
+    assert sum(kept) == said + 4 * SIZES.experts
 
 
 def test_work_is_that_of_the_rows_that_there_are() -> None:
