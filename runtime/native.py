@@ -11,8 +11,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 _aten = torch.ops.aten
+_RECURRENT = (_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
+
+
+def _own_state(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent layer whose first state may be a view of one number, as zeros are: cuDNN takes none."""
+    def call(x: Tensor, state: Tensor | list[Tensor], *rest: Any) -> Any:
+        own = state.contiguous() if isinstance(state, Tensor) else [each.contiguous() for each in state]
+        return function(x, own, *rest)
+
+    call.__name__ = str(function).replace(".", "_")  # what fx prints
+    return call
+
+
 _NATIVE: dict[Callable[..., Any], Callable[..., Any]] = {
     _aten.add.Tensor: torch.add, _aten.sub.Tensor: torch.sub,
     _aten.mul.Tensor: torch.mul, _aten.div.Tensor: torch.div, _aten.div.Scalar: torch.div, _aten.neg.default: torch.neg,
@@ -21,6 +35,7 @@ _NATIVE: dict[Callable[..., Any], Callable[..., Any]] = {
     _aten.reshape.default: torch.reshape, _aten.permute.default: torch.permute,
     _aten.linear.default: F.linear, _aten.matmul.default: torch.matmul,
     _aten.scaled_dot_product_attention.default: F.scaled_dot_product_attention,
+    **{layer: _own_state(layer) for layer in _RECURRENT},
 }  # fmt: skip
 
 

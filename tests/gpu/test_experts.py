@@ -16,6 +16,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 OFF = 2e-2  # of the largest entry, in bf16
 
 
+def small(given: list[Tensor | None]) -> list[Tensor | None]:
+    """With results below 1: the gradient of a large one's cosine is another after its last digit."""
+    up, down = given[3], given[4]
+    assert up is not None and down is not None
+    return [*given[:3], up / up.shape[-1] ** 0.5, down / down.shape[-1] / 2, *given[5:]]
+
+
 def on_the_gpu(given: list[Tensor | None], dtype: torch.dtype) -> list[Tensor | None]:
     def moved(x: Tensor) -> Tensor:
         return x.detach().to(GPU, dtype).requires_grad_() if x.is_floating_point() else x.to(GPU)
@@ -31,7 +38,8 @@ def test_the_kernel_of_the_gpu_is_one_after_the_other(
 ) -> None:
     """Experts without rows, and rows of experts that are elsewhere, which the kernel leaves undefined."""
     monkeypatch.setattr(experts_fused, "_LONG_FLOPS", 0 if long else float("inf"))
-    given = operands(Sizes(hidden=32, inner=48), index=index, transposed=transposed, biased=True, marked=transposed)
+    sizes = Sizes(hidden=32, inner=48)
+    given = small(operands(sizes, index=index, transposed=transposed, biased=True, marked=transposed))
     how = {"transposed": transposed, "kept_factor": 1.25}
     short = on_the_gpu(given, torch.bfloat16)
     x, weight, up, down = (part for part in (short[0], short[2], short[3], short[4]) if part is not None)
