@@ -39,6 +39,12 @@ RUNS: dict[str, tuple[Case, tuple[Case, ...]]] = {
     )
     for rest in [tuple(others)]
 }  # fmt: skip
+# What the others hold already, in another way.
+SLOW_NAMES, SLOW_OPTIMIZERS = ("scaled", "dropout", "never used"), ("sgd", "adagrad")
+SLOW = [
+    run for run, (first, _) in RUNS.items()
+    if first.name in SLOW_NAMES or first.optimizer in SLOW_OPTIMIZERS or first.mesh == {"dp": 1}
+]  # fmt: skip
 TOLERANCE = {"mixtral": 1e-6}  # it casts to float32 inside
 
 
@@ -55,17 +61,30 @@ def world(case: Case) -> int:
     return math.prod(case.mesh.values())
 
 
-@functools.cache
-def saved() -> dict[str, list[dict[str, Any]]]:
-    """What each run saved, by rank; runs of as many processes share them."""
-    return _shared([(run, first, runs.saved) for run, (first, _) in RUNS.items()])
+def saved(run: str) -> list[dict[str, Any]]:
+    """What the run saved, by rank."""
+    return _saved(run in SLOW)[run]
+
+
+def resumed(run: str, case: Case) -> list[dict[str, Any]]:
+    saved(run)
+    return _resumed(run in SLOW)[f"{run}->{case}"]
+
+
+def _runs(slow: bool) -> list[str]:
+    return [run for run in RUNS if (run in SLOW) == slow]
 
 
 @functools.cache
-def resumed() -> dict[str, list[dict[str, Any]]]:
-    saved()
+def _saved(slow: bool) -> dict[str, list[dict[str, Any]]]:
+    """Of all slow or all quick runs: those of as many processes share them."""
+    return _shared([(run, RUNS[run][0], runs.saved) for run in _runs(slow)])
+
+
+@functools.cache
+def _resumed(slow: bool) -> dict[str, list[dict[str, Any]]]:
     return _shared([
-        (f"{run}->{case}", case, runs.resumed) for run, (_, rest) in RUNS.items() for case in rest
+        (f"{run}->{case}", case, runs.resumed) for run in _runs(slow) for case in RUNS[run][1]
     ])  # fmt: skip
 
 
@@ -81,12 +100,16 @@ def _shared(work: list[tuple[str, Case, Any]]) -> dict[str, list[dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    ("run", "case"), [pytest.param(run, case, id=f"{run}->{case}") for run, (_, rest) in RUNS.items() for case in rest]
-)
+    ("run", "case"),
+    [
+        pytest.param(run, case, id=f"{run}->{case}", marks=[pytest.mark.slow] * (run in SLOW))
+        for run, (_, rest) in RUNS.items() for case in rest
+    ],
+)  # fmt: skip
 def test_a_run_goes_on_at_another_layout(run: str, case: Case) -> None:
     """What is loaded is what was saved, bit by bit; losses and parameters afterwards are those of the unbroken run."""
-    wanted, tolerance = saved()[run][0], TOLERANCE.get(case.name, 1e-10)
-    for found in resumed()[f"{run}->{case}"]:
+    wanted, tolerance = saved(run)[0], TOLERANCE.get(case.name, 1e-10)
+    for found in resumed(run, case):
         for what in ("model", "optimizer", "run"):
             assert runs.same(found[what], wanted[what]), what
         assert runs.same(found["extra"], runs.EXTRA)
@@ -95,12 +118,12 @@ def test_a_run_goes_on_at_another_layout(run: str, case: Case) -> None:
 
 
 def test_parameters_that_are_cut_twice_and_unevenly_are_among_them() -> None:
-    assert [run for run, found in saved().items() if found[0]["odd"]]
+    assert [run for run in _runs(slow=False) if saved(run)[0]["odd"]]
 
 
 @pytest.mark.parametrize("run", [run for run, (c, _) in RUNS.items() if c.name in ("tied", "averages", "mixtral")])
 def test_the_original_model_goes_on_with_torchs_own_functions(run: str, tmp_path: Path) -> None:
-    case, wanted = RUNS[run][0], saved()[run][0]
+    case, wanted = RUNS[run][0], saved(run)[0]
     found = runs.alone(case, path(run), tmp_path)
     tolerance = TOLERANCE.get(case.name, 1e-10)
     assert found["losses"] == pytest.approx(wanted["losses"], rel=tolerance)

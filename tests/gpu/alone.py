@@ -20,7 +20,7 @@ from tests.families.ranks import stepped
 from tests.models import llama
 
 GPU = torch.device("cuda", 0)
-CLUSTER = "1x1xCPU"  # no profile has the rate of a GPU's float64
+CLUSTER = "1x1xCPU"  # not every GPU has a rate of float64 in the profile
 # bf16 has 8 bits: how far it may be from float64, as a multiple of how far plain torch in bf16 is
 OF_PLAIN = 2.0
 
