@@ -20,7 +20,7 @@ class OpCost:
     ``target`` is the full ATen name (``aten.linear.default``), ``op_class`` its row's class (``matmul``),
     ``dtype`` the element type it computes in, ``bytes`` all bytes read and written, ``shapes`` the local
     shapes of its operands. ``mixed_elements``: how many a device goes through one by one, since tensors of an
-    elementwise op differ in shape or element type; else 0.
+    elementwise op differ in shape or floating-point type; else 0.
     """
 
     target: str
@@ -88,6 +88,7 @@ def work(
 
 
 def _mixed(tensors: Sequence[tuple[tuple[int, ...], str]]) -> int:
-    """Elements of the largest, if they differ; single numbers aside."""
-    several = {tensor for tensor in tensors if math.prod(tensor[0]) > 1}
-    return max(math.prod(shape) for shape, _ in several) if len(several) > 1 else 0
+    """Elements of the largest, if shapes or kinds of floating point differ; single numbers aside."""
+    shapes = {shape for shape, _ in tensors if math.prod(shape) > 1}
+    floats = {kind for shape, kind in tensors if kind in FLOAT_DTYPES and math.prod(shape) > 1}
+    return max(map(math.prod, shapes)) if len(shapes) > 1 or len(floats) > 1 else 0

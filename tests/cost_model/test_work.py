@@ -13,6 +13,7 @@ from autopar.ir.optable import TABLE
 
 Tensors = list[tuple[tuple[int, ...], str]]
 MUL, NEG, TO, LINEAR = "aten.mul.Tensor", "aten.neg.default", "aten.to.dtype", "aten.linear.default"
+WHERE = "aten.where.self"
 WHOLE, ROWS, ONE = (4, 6), (4, 1), ()
 RATE = "[device.CPU]\nmixed_giga_elements_s = 1e-9\n"  # an element a second
 
@@ -25,6 +26,7 @@ RATE = "[device.CPU]\nmixed_giga_elements_s = 1e-9\n"  # an element a second
         (MUL, [(WHOLE, "f32"), (ROWS, "f32"), (WHOLE, "f32")], (True, False), (24, 24)),
         (MUL, [(WHOLE, "f32"), (ONE, "f32"), (WHOLE, "f32")], (True, False), (0, 0)),
         (TO, [(WHOLE, "bf16"), (WHOLE, "f32")], (True,), (24, 24)),
+        (WHERE, [(WHOLE, "bool"), (WHOLE, "f32"), (WHOLE, "f32"), (WHOLE, "f32")], (True, True), (0, 0)),
         (NEG, [(WHOLE, "bf16"), (WHOLE, "bf16")], (True,), (0, 0)),
         (LINEAR, [(WHOLE, "f32"), ((5, 6), "f32"), ((4, 5), "f32")], (True, True), (0, 0)),
     ],
