@@ -56,8 +56,8 @@ class Device(Sourced):
     measured_copy_tb_s: Positive | None = None
     """Measured device copy, bytes read and written; wins over ``memory_tb_s``."""
     mixed_giga_elements_s: Positive | None = None
-    """Elementwise ops whose tensors differ in shape or floating-point type: elements a second, where a GPU takes them one by
-    one; without it they are priced as all others."""
+    """Elementwise ops whose tensors differ in shape or floating-point type: elements a second, where a GPU takes them
+    one by one; without it they are priced as all others."""
     intra: str | None = None
     """The link inside a node."""
     inter: str | None = None
