@@ -66,8 +66,7 @@ class Gate:
 
     def parts(self, x: Array) -> tuple[Array, Array]:
         """Views of g and u in the last dim of ``x``. Requires: a gated one."""
-        half = x.shape[-1] // 2
-        return (x[..., ::2], x[..., 1::2]) if self.pairs else (x[..., :half], x[..., half:])
+        return (x[..., ::2], x[..., 1::2]) if self.pairs else x.chunk(2, -1)
 
     def limited(self, x: Array) -> tuple[Array, Array]:
         """g and u as they are multiplied: within the limit, u shifted."""

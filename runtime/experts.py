@@ -91,12 +91,13 @@ def _backward(
     gate: str, transposed: bool, kept_factor: float, wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
-    how, (first, second) = Gated(Gate.parse(gate), kept, kept_factor), (up, down) if transposed else (up.mT, down.mT)
+    how, stored, turned = Gated(Gate.parse(gate), kept, kept_factor), (up, down), (up.mT, down.mT)
+    (first, second), back = (stored, turned) if transposed else (turned, stored)
     whole = len(inner) == 1 and len(inner[0]) == weight.numel()
     if whole and experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(order, ends, weight.shape[1])
         of_x, of_weight, *found = experts_fused.backward(
-            grad, x, weight, rows, first, second, inner[0], how, transposed=transposed, wants=wants
+            grad, x, weight, rows, (first, second), back, inner[0], how, transposed=transposed, wants=wants
         )
     else:
         bounds = ends.tolist()

@@ -178,24 +178,28 @@ def forward(
 
 
 def backward(
-    grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, up: Tensor, down: Tensor, inner: Tensor, gate: Gated, *,
-    transposed: bool, wants: tuple[bool, bool, bool],
+    grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, matrices: tuple[Tensor, Tensor], back: tuple[Tensor, Tensor],
+    inner: Tensor, gate: Gated, *, transposed: bool, wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of x, weight, up, down and up_bias as they are stored; ``wants``: which of the last three."""
+    """Gradients of x, weight, up, down and up_bias as they are stored; ``wants``: which of the last three.
+
+    ``matrices``: up and down as ``forward`` has them, ``back``: turned.
+    """
+    (up, down), (up_back, down_back) = matrices, back
     share = weight.flatten().index_select(0, rows.order).unsqueeze(-1).add_(_NEXT_TO_0)
     given = rows.taken(grad).mul_(share)
     middle, inwards = gate.and_backward(inner, rows.token)
-    of_middle = rows.product(given, down.mT)
+    of_middle = rows.product(given, down_back)
     shared = (of_middle * middle).sum(-1, keepdim=True, dtype=weight.dtype)
     of_weight = rows.of_choices(shared.div_(share), down).squeeze(-1)
     pairs = ((rows.taken(x), of_inner := inwards(of_middle)), (middle, given))
     of_up, of_down = (
-        (rows.outer(before, after, like) if transposed else rows.outer(after, before, like.mT)) if wanted else None
-        for wanted, (before, after), like in zip(wants[:2], pairs, (up, down), strict=True)
+        rows.outer(*(pair if transposed else pair[::-1]), like) if wanted else None
+        for wanted, pair, like in zip(wants[:2], pairs, matrices if transposed else back, strict=True)
     )
     of_bias = None
     if wants[2]:
         sums = of_inner.new_zeros(len(rows.ends) + 1, of_inner.shape[1])
         of_bias = sums.index_put_((rows.expert,), of_inner, accumulate=True)[:-1]
-    of_x = rows.of_choices(rows.product(of_inner, up.mT), up).sum(1)
+    of_x = rows.of_choices(rows.product(of_inner, up_back), up).sum(1)
     return of_x, of_weight, of_up, of_down, of_bias
