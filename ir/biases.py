@@ -16,28 +16,33 @@ def products_with_bias(graph: Graph, *, converted: bool = False) -> dict[str, No
 
     ``converted``: also where the product is given another layout in between.
     """
-    values, producers = graph.values(), graph.producers()
     reads = Counter(name for node in graph.nodes for name in node.uses()) + Counter(graph.outputs)
-    found = {node.results[0].name: _product(node, values, producers, converted) for node in graph.nodes}
-    return {name: made for name, made in found.items() if made is not None and reads[made.result.name] == 1}
+    values, producers = graph.values(), graph.producers()
+    found = {}
+    for node in graph.nodes:
+        made = _summed(node, reads, producers, converted)
+        if made is not None and _is_biased(node, made, values):
+            found[node.result.name] = made
+    return found
 
 
-def _product(
-    node: Node, values: Mapping[str, Value], producers: Mapping[str, Node], converted: bool
-) -> Node | None:
-    """The product of which ``node`` is the sum with a vector along its last dim."""
+def _summed(node: Node, reads: Mapping[str, int], producers: Mapping[str, Node], converted: bool) -> Node | None:
+    """What makes the first operand of a sum, which nothing else reads."""
     if node.target != SUM or node.attrs or len(node.operands) != 2:
         return None
-    first, second = node.operands
-    if not isinstance(first, str) or not isinstance(second, str):
-        return None
-    made, bias = producers[first], values[second].type
-    while converted and is_comm(made):
-        made = producers[next(made.uses())]
+    name = node.operands[0]
+    while isinstance(name, str) and reads[name] == 1:
+        made = producers[name]
+        if not (converted and is_comm(made)):
+            return made
+        name = made.operands[0]
+    return None
+
+
+def _is_biased(node: Node, made: Node, values: Mapping[str, Value]) -> bool:
+    """Whether that is a product with a matrix, and the second operand a vector of its columns."""
     if made.target not in (LINEAR, MATMUL) or len(made.operands) != 2:
-        return None
-    if len(values[str(made.operands[1])].type.shape) != 2:
-        return None
-    of = made.result.type
+        return False
+    matrix, bias, of = values[str(made.operands[1])].type, values[str(node.operands[1])].type, made.result.type
     alike = bias.dtype == of.dtype == node.result.type.dtype and bias.shape == of.shape[-1:]
-    return made if alike else None
+    return alike and len(matrix.shape) == 2

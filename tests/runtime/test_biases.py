@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autopar
-from autopar.ir.biases import MATMUL
+from autopar.ir.biases import MATMUL, products_with_bias
 from autopar.ir.graph import Graph
 from autopar.ir.text import parse_graph
 from autopar.runtime.biases import matmul_with_bias, with_biases
@@ -75,6 +75,16 @@ def test_a_matmul_with_a_bias_is_the_sum(shape: tuple[int, ...]) -> None:
 def test_else_they_stay_apart(rest: str) -> None:
     made = graph(rest)
     assert with_biases(made, {"y": False}) == (made.nodes, {"y": False})
+
+
+def test_a_converted_product_is_found_where_it_is_asked_for() -> None:
+    text = (
+        "  %z: f64[8,6] = comm.all_reduce(%y) {axis=\"tp\"}\n  %r: f64[8,6] = aten.add.Tensor(%z, %b) {}\n"
+        "  %u: f64[8,6] = aten.mul.Tensor(%r, %OTHER) {}\n"
+    )
+    alone, also = (graph(text.replace("OTHER", other), "%u") for other in ("r", "z"))
+    assert products_with_bias(alone) == products_with_bias(also, converted=True) == {}
+    assert list(products_with_bias(alone, converted=True)) == ["r"]
 
 
 def test_a_product_that_is_returned_is_made() -> None:
