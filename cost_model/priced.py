@@ -62,17 +62,19 @@ def work(
     beside: int = 0,
     *,
     joined: bool = False,
+    by_elements: bool = True,
 ) -> tuple[OpCost | None, OpCost | None]:
     """What an op of ``entry`` costs one device forward and backward, None where that is nothing.
 
     ``tensors``: local shape and dtype of each operand and result; ``drawn``: elements of the first result;
     ``wanted``: which of the operands that may have a gradient get one; ``beside``: numbers read and written besides
-    (``Row.moved``); ``joined``: another op does its forward, so its tensors need not be alike.
+    (``Row.moved``); ``joined``: another op does its forward, so its tensors need not be alike;
+    ``by_elements``: whether mixed elements are of interest.
     """
     dtype = entry.computes or next((dtype for _, dtype in reversed(tensors) if dtype in FLOAT_DTYPES), "i64")
     moved = sum(math.prod(shape) * DTYPE_BYTES[kind] for shape, kind in tensors) + beside * DTYPE_BYTES[dtype]
     shapes = tuple(shape for shape, _ in tensors)
-    mixed = _mixed(tensors) if entry.op_class == "pointwise" and not joined else 0
+    mixed = _mixed(tensors) if by_elements and entry.op_class == "pointwise" and not joined else 0
 
     def cost(phase: Phase, share: float, extra: int, times: int = 1) -> OpCost:
         return OpCost(

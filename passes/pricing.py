@@ -158,7 +158,10 @@ class Pricing:
         drawn = local_numel(strategy.results[0], shapes.results[0]) if entry.work_bytes else 0
         beside = self._most(entry.moved, rule, strategy.choices)
         wanted = [grad for grad, kind in zip(shapes.grads, types, strict=False) if kind and kind.has_gradient]
-        return work(node.target, entry, flops, tensors, drawn, wanted, beside, joined=shapes.joined)
+        return work(
+            node.target, entry, flops, tensors, drawn, wanted, beside,
+            joined=shapes.joined, by_elements=self._by_elements,
+        )  # fmt: skip
 
     def exchange_ns(self, rule: NodeRule, entry: Row, choices: tuple[Choice, ...], dtype: str) -> int:
         """Nanoseconds of sending rows to the experts of other devices and back, of the device with most of them."""
@@ -233,6 +236,12 @@ class Pricing:
         if any(one_ns == 0 for _, one_ns in each):
             return 0
         return math.floor(self.cluster.world_size / sum(devices / one_ns for devices, one_ns in each))
+
+    @functools.cached_property
+    def _by_elements(self) -> bool:
+        """Whether anything is priced by them."""
+        devices = map(self.profile.device, self.cluster.devices)
+        return self.profile.has_compute_hook or any(device.mixed_giga_elements_s for device in devices)
 
     @functools.cached_property
     def _known_collectives_ns(self) -> dict[tuple[str, int, str], int]:
