@@ -57,7 +57,7 @@ def idle(here: Helper) -> None:
     ("name", "cluster", "batch", "budget"),
     [
         ("llama3-8b", "2x8xH100-SXM", 64, None),
-        ("llama3-8b", "2x8xH100-SXM", 64, "6GB"),
+        pytest.param("llama3-8b", "2x8xH100-SXM", 64, "6GB", marks=pytest.mark.slow),
         ("mixtral-8x7b", "1x8xH100-SXM", 16, None),
     ],
 )
