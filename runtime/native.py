@@ -1,7 +1,7 @@
 """Functions of torch's own Python interface in place of operators, where they take the same arguments.
 
 An operator is looked up by its schema on every call, which takes a microsecond or two longer: a step of short
-operations waits for it.
+operations waits for it. Recurrent layers are among them, so that all devices take their arguments.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ _NATIVE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def native(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, as fast as torch has it."""
+    """The same function, as fast as torch has it and on every device."""
     return _NATIVE.get(function, function)
