@@ -25,11 +25,11 @@ _library = torch.library.Library("autopar", "FRAGMENT")
 _library.define(
     "exchanged_forward(Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, Tensor? kept, "
     "*, str gate, bool transposed, float kept_factor, int start, int stride, str[] groups) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor[])"
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor[], Tensor[])"
 )
 _library.define(
     "exchanged_backward(Tensor grad, Tensor weight, Tensor up, Tensor down, Tensor rows, Tensor share, Tensor marks, "
-    "Tensor order, Tensor numbers, Tensor places, Tensor ends, Tensor[] inner, *, str gate, bool transposed, "
+    "Tensor order, Tensor numbers, Tensor[] places, Tensor[] inner, *, str gate, bool transposed, "
     "float kept_factor, bool[] wants, str[] groups) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
@@ -58,7 +58,7 @@ def _forward(
     x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
     kept: Tensor | None, *,
     gate: str, transposed: bool, kept_factor: float, start: int, stride: int, groups: list[str],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
     """Result; the rows that came, their weights and what is kept of them; which choices left, and how many to whom;
     what the experts keep."""
     order, sent = _by_device(index, start, stride, up.shape[0], groups)
@@ -69,24 +69,24 @@ def _forward(
     marks = rows.new_empty(0, dtype=torch.bool) if kept is None else way.there(_of_tokens(kept, order, weight))
     own = torch.arange(up.shape[0], device=got.device).repeat(len(got))
     expert = own.repeat_interleave(got.flatten(), output_size=way.come).unsqueeze(1)
-    made, *places, inner = torch.ops.autopar.experts_forward(
+    made, places, inner = torch.ops.autopar.experts_forward(
         rows, expert, share, up, down, up_bias, None if kept is None else marks,
-        gate=gate, transposed=transposed, kept_factor=kept_factor,
+        gate=gate, transposed=transposed, kept_factor=kept_factor, complete=True,
     )  # fmt: skip
     result = _summed(way.back(made), order, weight)
-    return result, rows, share, marks, order, way.numbers, *places, inner
+    return result, rows, share, marks, order, way.numbers, places, inner
 
 
 def _backward(
     grad: Tensor, weight: Tensor, up: Tensor, down: Tensor, rows: Tensor, share: Tensor, marks: Tensor, order: Tensor,
-    numbers: Tensor, places: Tensor, ends: Tensor, inner: list[Tensor], *,
+    numbers: Tensor, places: list[Tensor], inner: list[Tensor], *,
     gate: str, transposed: bool, kept_factor: float, wants: list[bool], groups: list[str],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
     way = Way(tuple(groups), numbers)
     given = way.there(_of_tokens(grad, order, weight))
     of_rows, of_share, *parameters = torch.ops.autopar.experts_backward(
-        given, rows, share, up, down, marks if marks.dim() > 1 else None, places, ends, inner,
+        given, rows, share, up, down, marks if marks.dim() > 1 else None, places, inner,
         gate=gate, transposed=transposed, kept_factor=kept_factor, wants=wants,
     )  # fmt: skip
     of_x = _summed(way.back(of_rows), order, weight)
@@ -127,16 +127,19 @@ class _Exchanged(torch.autograd.Function):
         groups: tuple[str, ...],
     ) -> Tensor:  # fmt: skip
         ctx.how = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor, "groups": groups}
-        result, *came, inner = torch.ops.autopar.exchanged_forward(
+        result, *came, places, inner = torch.ops.autopar.exchanged_forward(
             x, index, weight, up, down, up_bias, kept, start=start, stride=stride, **ctx.how
         )
-        ctx.save_for_backward(weight, up, down, *came, *inner)
+        ctx.save_for_backward(weight, up, down, *came, *places, *inner)
+        ctx.last = 8 + len(places)
         return result  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants, saved = ctx.needs_input_grad[3:6], ctx.saved_tensors
-        x, weight, *found = torch.ops.autopar.exchanged_backward(grad, *saved[:10], saved[10:], **ctx.how, wants=wants)
+        x, weight, *found = torch.ops.autopar.exchanged_backward(
+            grad, *saved[:8], saved[8 : ctx.last], saved[ctx.last :], **ctx.how, wants=wants
+        )
         parameters = (each if wanted else None for each, wanted in zip(found, wants, strict=True))
         return x, None, weight, *parameters, *[None] * 7
 

@@ -27,12 +27,12 @@ _BEYOND = 2**30  # more than any number of experts
 
 _library = torch.library.Library("autopar", "FRAGMENT")
 _GIVEN = "Tensor x, Tensor index, Tensor weight, Tensor up, Tensor down, Tensor? up_bias, Tensor? kept=None"
-_HOW = "str gate, bool transposed=False, float kept_factor=1.0, int start=0"
+_HOW = "str gate, bool transposed=False, float kept_factor=1.0, int start=0, bool complete=False"
 _library.define(f"experts({_GIVEN}, *, {_HOW}) -> Tensor")
-_library.define(f"experts_forward({_GIVEN}, *, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor[])")
+_library.define(f"experts_forward({_GIVEN}, *, {_HOW}) -> (Tensor, Tensor[], Tensor[])")
 _library.define(
-    "experts_backward(Tensor grad, Tensor x, Tensor weight, Tensor up, Tensor down, Tensor? kept, Tensor order, "
-    "Tensor ends, Tensor[] inner, *, str gate, bool transposed, float kept_factor, bool[] wants) -> "
+    "experts_backward(Tensor grad, Tensor x, Tensor weight, Tensor up, Tensor down, Tensor? kept, Tensor[] places, "
+    "Tensor[] inner, *, str gate, bool transposed, float kept_factor, bool[] wants) -> "
     "(Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
@@ -40,13 +40,19 @@ _library.define(
 def experts(
     x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None,
     kept: Tensor | None = None, *, gate: str, transposed: bool = False, kept_factor: float = 1.0, start: int = 0,
+    complete: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The operation, differentiable in all but the index and what is kept."""
+    """The operation, differentiable in all but the index and what is kept.
+
+    ``complete``: the expert of every index is here, so that nothing needs to be masked. A trace leaves it out: of the
+    devices of a mesh it may hold no more.
+    """
     # in torch 2.11 all that dynamo follows counts as exported
     if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
         how: dict[str, Any] = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor, "start": start}
         return _whole(x, index, weight, up, down, up_bias, kept, **how)
-    result: Tensor = _computed(x, index, weight, up, down, up_bias, kept, gate, transposed, kept_factor, start)
+    given = x, index, weight, up, down, up_bias, kept
+    result: Tensor = _computed(*given, gate, transposed, kept_factor, start, complete)
     return result
 
 
@@ -69,33 +75,34 @@ def expert_bias(index: Tensor, weight: Tensor, bias: Tensor, *, start: int = 0) 
 def _forward(
     x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
     kept: Tensor | None = None, *, gate: str, transposed: bool = False, kept_factor: float = 1.0, start: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
-    """Result, the rows' places in the index, where experts end, and what the first projection gave [rows, c I], in
-    pieces."""
-    order, ends = in_order(index, start, up.shape[0])
+    complete: bool = False,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
+    """Result, what is where (``experts_fused.Rows``; its first two suffice), and what the first projection gave
+    [rows, c I], in pieces."""
+    order, ends = places = in_order(index, start, up.shape[0])
     how, (first, second) = Gated(Gate.parse(gate), kept, kept_factor), (up, down) if transposed else (up.mT, down.mT)
     if experts_fused.usable(x, weight.numel(), up, down):
-        rows = experts_fused.Rows.of(order, ends, index.shape[1])
+        rows = experts_fused.Rows.of(*places, each=index.shape[1], complete=complete)
         result, inner = experts_fused.forward(x, weight, rows, first, second, up_bias, how)
-        return result, order, ends, [inner]
+        return result, rows.places, [inner]
     bounds = ends.tolist()
     order = order[: bounds[-1]]
     token, share = _of_rows(order, weight)
     result, inners = experts_loop.forward(x, token, share, bounds, first, second, up_bias, how)
-    return result, order, ends, inners
+    return result, [order, ends], inners
 
 
 def _backward(
-    grad: Tensor, x: Tensor, weight: Tensor, up: Tensor, down: Tensor, kept: Tensor | None, order: Tensor,
-    ends: Tensor, inner: list[Tensor], *,
-    gate: str, transposed: bool, kept_factor: float, wants: tuple[bool, bool, bool],
+    grad: Tensor, x: Tensor, weight: Tensor, up: Tensor, down: Tensor, kept: Tensor | None, places: list[Tensor],
+    inner: list[Tensor], *, gate: str, transposed: bool, kept_factor: float, wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
     how, stored, turned = Gated(Gate.parse(gate), kept, kept_factor), (up, down), (up.mT, down.mT)
     (first, second), back = (stored, turned) if transposed else (turned, stored)
-    whole = len(inner) == 1 and len(inner[0]) == weight.numel()
+    order, ends = places[:2]
+    whole = len(places) > 2
     if whole and experts_fused.usable(x, weight.numel(), up, down):
-        rows = experts_fused.Rows.of(order, ends, weight.shape[1])
+        rows = experts_fused.Rows(weight.shape[1], *places)
         of_x, of_weight, *found = experts_fused.backward(
             grad, x, weight, rows, (first, second), back, inner[0], how, transposed=transposed, wants=wants
         )
@@ -141,14 +148,16 @@ class _Experts(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, index: Tensor, weight: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None,
         kept: Tensor | None, gate: str, transposed: bool, kept_factor: float, start: int,
+        complete: bool,
     ) -> Tensor:  # fmt: skip
         how: dict[str, Any] = {"gate": gate, "transposed": transposed, "kept_factor": kept_factor}
         forward: Callable[..., Any] = _forward
         if torch_private.in_dispatch_mode():
             forward = torch.ops.autopar.experts_forward
-        result, *places, inner = forward(x, index, weight, up, down, up_bias, kept, **how, start=start)
+        given = x, index, weight, up, down, up_bias, kept
+        result, places, inner = forward(*given, **how, start=start, complete=complete)
         ctx.save_for_backward(x, weight, up, down, kept, *places, *inner)
-        ctx.how = how
+        ctx.how, ctx.last = how, 5 + len(places)
         return result  # type: ignore[no-any-return]
 
     @staticmethod
@@ -158,9 +167,10 @@ class _Experts(torch.autograd.Function):
         backward: Callable[..., Any] = _backward
         if torch_private.in_dispatch_mode() or torch.is_grad_enabled():
             backward = torch.ops.autopar.experts_backward
-        x, weight, *found = backward(grad, *saved[:7], list(saved[7:]), **ctx.how, wants=wants)
+        places, inner = list(saved[5 : ctx.last]), list(saved[ctx.last :])
+        x, weight, *found = backward(grad, *saved[:5], places, inner, **ctx.how, wants=wants)
         parameters = (each if wanted else None for each, wanted in zip(found, wants, strict=True))
-        return x, None, weight, *parameters, *[None] * 5
+        return x, None, weight, *parameters, *[None] * 6
 
 
 def _whole(*args: Any, **how: Any) -> Tensor:

@@ -47,12 +47,12 @@ def usable(x: Tensor, choices: int, up: Tensor, down: Tensor) -> bool:
 
 def aligned(*operands: Tensor) -> bool:
     """Whether every matrix begins, and every row and column of it ends, at an address that the kernel takes."""
-    return all(
-        each.data_ptr() % _ALIGNMENT == 0
-        and each.is_contiguous()
-        and all(width * each.element_size() % _ALIGNMENT == 0 for width in each.shape[1:])
-        for each in operands
-    )
+    for each in operands:
+        if each.data_ptr() % _ALIGNMENT or not each.is_contiguous():
+            return False
+        if any(width * each.element_size() % _ALIGNMENT for width in each.shape[1:]):
+            return False
+    return True
 
 
 def _is_large(experts: Tensor) -> bool:
@@ -74,38 +74,39 @@ def _on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rows:
-    """``order`` [T K]: which choice each row is.
+    """``each``: K. ``order`` [T K]: which choice each row is. ``ends`` int32 [E].
 
-    ``place`` [T K]: the row of each choice. ``ends`` int32 [E]. ``each``: K.
+    ``place`` [T K]: the row of each choice. ``token`` [T K]: whose row each is. ``absent`` [T K, 1]: whether the expert
+    of each choice is elsewhere; None: all are here.
     """
 
-    order: Tensor
-    place: Tensor
-    ends: Tensor
     each: int
+    order: Tensor
+    ends: Tensor
+    place: Tensor
+    token: Tensor
+    absent: Tensor | None = None
 
     @classmethod
-    def of(cls, order: Tensor, ends: Tensor, each: int) -> Rows:
+    def of(cls, order: Tensor, ends: Tensor, *, each: int, complete: bool) -> Rows:
         place = torch.empty_like(order).index_copy_(0, order, torch.arange(order.shape[0], device=order.device))
-        return cls(order=order, place=place, ends=ends, each=each)
+        token = order.div(each, rounding_mode="floor")
+        absent = None if complete else (place >= ends[-1]).unsqueeze(-1)
+        return cls(each, order, ends, place, token, absent)
+
+    @property
+    def places(self) -> list[Tensor]:
+        """All but ``each``, for a backward pass to go on from."""
+        found = [self.order, self.ends, self.place, self.token]
+        return found if self.absent is None else [*found, self.absent]
 
     @cached_property
     def expert(self) -> Tensor:
         """[T K]: of each row, E for those elsewhere."""
         numbers = torch.arange(len(self.order), device=self.order.device, dtype=self.ends.dtype)
         return torch.searchsorted(self.ends, numbers, right=True)
-
-    @cached_property
-    def absent(self) -> Tensor:
-        """[T K, 1]: whether the expert of each choice is elsewhere."""
-        return (self.place >= self.ends[-1]).unsqueeze(-1)
-
-    @cached_property
-    def token(self) -> Tensor:
-        """[T K]: whose row each is."""
-        return self.order.div(self.each, rounding_mode="floor")
 
     def taken(self, tokens: Tensor) -> Tensor:
         """[T, a] -> [T K, a]: the token of each row."""
@@ -115,7 +116,7 @@ class Rows:
         """[T K, a] and [E, a, b] -> [T K, b]."""
         if self._apart(weights):
             return self._one_by_one(rows, weights)
-        few = not _on_gpu(rows) and len(rows) <= _FEW_ROWS * len(weights) and _is_large(weights)
+        few = not _on_gpu(rows) and rows.shape[0] <= _FEW_ROWS * weights.shape[0] and _is_large(weights)
         if rows.dtype != torch.float32 or weights.mT.stride(-1) != 1 or not few:
             return F.grouped_mm(rows, weights, offs=self.ends)
         made = rows.new_empty(len(rows), weights.shape[2])
@@ -158,7 +159,7 @@ class Rows:
     def of_choices(self, rows: Tensor, of: Tensor) -> Tensor:
         """[T K, a] -> [T, K, a], 0 where the expert is elsewhere. ``of``: the weights of the product that gave them."""
         found = rows.index_select(0, self.place)
-        if not self._apart(of):  # else 0 already
+        if self.absent is not None and not self._apart(of):  # else 0 already
             found.masked_fill_(self.absent, 0)
         return found.view(-1, self.each, rows.shape[-1])
 

@@ -105,7 +105,10 @@ class MoE(nn.Module):
         chosen, dropped = self._limited(routed.chosen, line, load)
         tokens, choices = chosen.shape[:2].numel(), chosen.shape[2:].numel()
         index, weight = chosen.reshape(tokens, choices), routed.weight.reshape(tokens, choices)
-        out = experts(hidden.flatten(0, 1), index, weight, self.up, self.down, gate=self.activation)
+        out = experts(
+            hidden.flatten(0, 1), index, weight, self.up, self.down, gate=self.activation,
+            complete=self.capacity_factor is None,
+        )  # fmt: skip
         return MoEOutput(out.view(hidden.shape), self._loss(routed, load), dropped)
 
     def _limited(self, chosen: Tensor, line: Tensor | None, load: Tensor | None) -> tuple[Tensor, Tensor]:
