@@ -95,7 +95,7 @@ def test_all_members_of_a_group_issue_the_same_sequence(layers, mesh):
 @pytest.mark.parametrize(
     ("layers", "mesh", "ranks"),
     [
-        pytest.param(4, SEARCHED, (0, 63), id="searched-4-layers-some"),
+        pytest.param(4, SEARCHED, (0, 63), marks=SLOW, id="searched-4-layers-some"),
         pytest.param(2, TWO_AXES, SOME, id="dp8-tp8-2-layers-some"),
         pytest.param(4, SEARCHED, tuple(range(WORLD)), marks=SLOW, id="searched-4-layers-all"),
         pytest.param(2, TWO_AXES, tuple(range(WORLD)), marks=SLOW, id="dp8-tp8-2-layers-all"),

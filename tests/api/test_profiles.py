@@ -94,6 +94,7 @@ def test_slower_products_raise_the_objective_by_their_seconds(files, tmp_path, o
     assert plan.step_time_s.compute > 0.9 * 0.01 * products
 
 
+@pytest.mark.slow
 def test_an_installed_package_registers_a_profile(files, tmp_path):
     """Installed by pip, named on the command line, and named again by ``show``."""
     source, installed = tmp_path / "source", tmp_path / "site"

@@ -76,6 +76,7 @@ def test_importing_autopar_does_not_import_torch(statement):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow  # as tests/search/test_determinism.py does
 def test_the_same_problem_gives_the_same_bytes():
     """Two runs in each of two processes that hash strings differently, and in this one."""
     processes = [

@@ -10,9 +10,10 @@ from tests.families.measure import LEAST_SPLIT, measure
 
 BOTH = ({"dp": 2, "tp": 2},)
 ENOUGH = 24
+LONG = ("switch", "swin", "segformer")  # trains on one axis and in parts elsewhere
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in FAMILIES])
 def test_a_family_trains_on_two_axes_as_on_one_device(name: str) -> None:
     """Loss, gradients, parameters and buffers of three steps; the matrix products are divided on both axes."""
     found = measure(FAMILIES[name], BOTH)

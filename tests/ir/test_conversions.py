@@ -111,7 +111,7 @@ def test_conversion_moves_values_and_gradients(seed: int) -> None:
     check_seeded(seed)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 4))])
 def test_conversion_on_many_seeds(part: int) -> None:
     """The same in bulk."""
     for seed in range(part * 500, part * 500 + 500):

@@ -22,7 +22,6 @@ QUICK = [
     Case(model="gpt2", mesh="dp=2,tp=2", recompute="full", shared=False),
     Case(model="t5", mesh="dp=2", recompute="full"),
     Case(model="weighted", mesh="dp=2", microbatches=2),
-    Case(model="switch", mesh="ep=2"),
 ]
 SLOW = [
     Case(model="gpt2", mesh="dp=2,cp=2", microbatches=4, zero=0),
@@ -35,6 +34,7 @@ SLOW = [
     Case(model="llama", mesh="dp=2", microbatches=2, zero=3),
     Case(model="llama", mesh="cp=2"),
     Case(model="t5", mesh="tp=2"),
+    Case(model="switch", mesh="ep=2"),
     Case(model="switch", mesh="ep=2,tp=2"),
     Case(model="switch", mesh="dp=2,ep=2"),
     Case(model="switch", mesh="tp=2", recompute="full"),

@@ -55,7 +55,9 @@ def expected() -> dict[str, Any]:
     return trained.expected()
 
 
-@pytest.mark.parametrize(("world_size", "cases"), [(2, TWO), (4, FOUR)], ids=["two", "four"])
+@pytest.mark.parametrize(
+    ("world_size", "cases"), [(2, TWO), pytest.param(4, FOUR, marks=pytest.mark.slow)], ids=["two", "four"]
+)
 def test_training_equals_one_device(
     world_size: int, cases: list[dict[str, Any]], expected: dict[str, Any]
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_helper_changes_nothing_but_time(
     assert answers, "the helper was of no use"
 
 
+@pytest.mark.slow
 def test_what_it_says_of_memory_is_all_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each such bound is worked out in a copy of the process, so that the search has nothing else of it."""
     asked_for: set[object] = set()

@@ -18,9 +18,9 @@ ONE = [Case(name=name, mesh={"dp": 1}) for name in ("residual", "averages", "opt
 TWO = [
     *(
         Case(name=name, mesh=mesh)
-        for name in ("tied", "reused", "residual", "averages", "codebook", "batch norm 2d", "auxiliary")
-        for mesh in ({"dp": 2}, {"tp": 2})
+        for name in ("tied", "residual", "batch norm 2d", "auxiliary") for mesh in ({"dp": 2}, {"tp": 2})
     ),
+    *(Case(name=name, mesh={"dp": 2}) for name in ("reused", "averages", "codebook")),
     *(
         Case(name=name, mesh={"dp": 2}, options={"recompute": "full", "zero": zero})
         for name in ("residual", "moving", "scaled") for zero in (0, 3)
@@ -30,11 +30,12 @@ TWO = [
     Case(name="options", mesh={"tp": 2}),
     *(Case(name="scaled", mesh={"dp": 2}, options={"zero": zero, "num_microbatches": 2}) for zero in (0, 2, 3)),
 ]  # fmt: skip
-PICTURES = [
+MORE = [
+    *(Case(name=name, mesh={"tp": 2}) for name in ("reused", "averages", "codebook")),
     *(Case(name="resnet", mesh=mesh) for mesh in ({"dp": 2}, {"tp": 2})),
     Case(name="segformer", mesh={"dp": 2}),
 ]
-LAUNCHES = {"one": (1, ONE), "two": (2, TWO), "pictures": (2, PICTURES)}
+LAUNCHES = {"one": (1, ONE), "two": (2, TWO), "more": (2, MORE)}
 
 
 @functools.cache
@@ -65,7 +66,7 @@ def same(found: dict[str, Any], wanted: dict[str, Any], what: str, tolerance: fl
 @pytest.mark.parametrize(
     ("launch", "case"),
     [
-        pytest.param(name, case, id=f"{name}-{case}", marks=[pytest.mark.slow] * (name == "pictures"))
+        pytest.param(name, case, id=f"{name}-{case}", marks=[pytest.mark.slow] * (name == "more"))
         for name, (_, cases) in LAUNCHES.items()
         for case in cases
     ],
