@@ -49,19 +49,18 @@ SINGLE = 8
 NEAR = 1.002
 # A plan of a quick search that is so much slower than the best is not placed a second time: that gained 5 % at most.
 POOR = 1.1
-# So near to the best plan a bound is not raised once more.
-PROVEN = 0.99
+# So near to the best plan bounds are raised once more, and no further.
+PROVEN = 0.991
 
 
 @dataclass(eq=False)
 class Pipelines:
     """Bounds and settles pipelines; ``begun``: their problems, between the two. ``settled``: by their number among
-    those tried; ``asked``: how high their bounds were asked to be."""
+    those tried."""
 
     standing: Standing
     begun: dict[Candidate, tuple[Encoded, Pricing]] = field(default_factory=dict)
     settled: dict[int, Candidate] = field(default_factory=dict)
-    asked: dict[Candidate, int | None] = field(default_factory=dict)
 
     def staged(self, candidate: Candidate, shape: Shape) -> Candidate | None:
         """The candidate with a bound within memory that takes little work; None where it cannot be placed."""
@@ -110,7 +109,7 @@ class Pipelines:
             bound = max(bound, 0 if found.status == "unknown" else found.bound_ns)
         limited = replace(candidate, rung=Rung.LIMITED, bound_ns=bound + tied)
         if standing.may_improve(limited):
-            self.begun[limited], self.asked[limited] = made or self._again(candidate), above
+            self.begun[limited] = made or self._again(candidate)
         return limited
 
     def _again(self, candidate: Candidate) -> tuple[Encoded, Pricing]:
@@ -152,15 +151,17 @@ class Pipelines:
 
         return groups
 
-    def _staged_ns(self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None) -> int:
+    def _staged_ns(
+        self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None, *, refined: bool = False
+    ) -> int:
         """Time of all work on one place's devices, each place within its own memory; not more than ``enough_ns``
-        asks for."""
+        asks for. ``refined``: at any price."""
         places, price, groups = shape.places, self.standing.bounds.price, self._groups(encoded, pricing, shape)
         each_ns = None if enough_ns is None else -(-enough_ns // places)
         bound = staged_bound_ns(groups(_parts(places, GROUPS)), price, each_ns)
         if each_ns is not None and NEARLY * each_ns <= bound < each_ns:
             bound = max(bound, undivided_bound_ns(groups(_parts(places, FINER_GROUPS))))
-            if layers(self.standing.bounds.model) >= shape.stages and bound < each_ns:
+            if refined and layers(self.standing.bounds.model) >= shape.stages and bound < each_ns:
                 bound = refined_bound_ns(groups(_parts(places, GROUPS, SINGLE)), price, bound, each_ns)
         return places * bound
 
@@ -187,20 +188,17 @@ class Pipelines:
         return objective_ns is not None
 
     def prove(self, overdue: Callable[[], bool]) -> None:
-        """Raise the bounds of what was settled before there was the best plan, as long as they make the gap."""
+        """Raise the bounds of what was settled by all means, as long as they make a gap that is wide."""
         standing = self.standing
         while standing.best is not None and standing.tried and not overdue():
             at, tried = min(enumerate(standing.tried), key=lambda one: one[1].bound_ns)
             candidate = self.settled.pop(at, None)
             if candidate is None or candidate.shape is None or tried.bound_ns >= standing.best.objective_ns * PROVEN:
                 break
-            stretch, asked = candidate.stretch, self.asked.get(candidate)
-            enough_ns = math.ceil(standing.best.objective_ns / stretch)
-            if asked is not None and asked * PROVEN <= enough_ns:
-                break
-            made = self._again(candidate)
-            bound = self._staged_ns(*made, candidate.shape, enough_ns) + self._tied_ns(candidate, candidate.shape)
-            bound_ns = int(bound * stretch)
+            made, tied_ns = self._again(candidate), self._tied_ns(candidate, candidate.shape)
+            enough_ns = math.ceil(standing.best.objective_ns * PROVEN / candidate.stretch) - tied_ns
+            bound = self._staged_ns(*made, candidate.shape, enough_ns, refined=True)
+            bound_ns = int((bound + tied_ns) * candidate.stretch)
             standing.tried[at] = replace(tried, bound_ns=max(bound_ns, tried.bound_ns))
 
     def _settle(self, candidate: Candidate, shape: Shape) -> int | None:

@@ -52,7 +52,7 @@ FAR = 1.2
 # Meshes that come first, so that the many others have a plan to beat; pipelines of them only where memory binds.
 FIRST = (
     ("dp",), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), (PIPELINE_AXIS, "tp"),
-    (MIXED_AXIS,), ("dp", "tp"),
+    ("ep", "tp"), (MIXED_AXIS,), ("dp", "tp"),
 )  # fmt: skip
 
 # A helper bounds those pipelines closely that are so near to the best plan.

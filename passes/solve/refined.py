@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.passes.problem import Chain, Problem, Segment
@@ -48,17 +48,20 @@ def refined_bound_ns(places: Sequence[Places], price: float, low_ns: int, enough
         s, chain, taken = max(options, key=lambda one: stops[one[0]].alone[one[1]].of(one[2]))
         done.add((s, chain, taken))
         rest_ns = stops[s].sent_ns + stops[s].own_ns[chain]
-        exact = rest_ns + _calls_ns(places[s], chain, taken, price, enough_ns - rest_ns)
+        floors = costs.floors(chain, s, taken, (0.0, price))
+        exact = rest_ns + _calls_ns(places[s], chain, floors, price, enough_ns - rest_ns)
         stops[s].alone[chain].lift(taken, exact)
         idle = 0 if exact > just_above else idle + 1
         found = in_order_ns(stops, walks, calls, found)
     return int(found * SAFE)
 
 
-def _calls_ns(at: Places, number: int, calls: int, price: float, enough_ns: float) -> float:
-    """Least time of so many calls of a chain within the memory of a place; not more than ``enough_ns`` asks for."""
+def _calls_ns(
+    at: Places, number: int, floors: Mapping[tuple[int, ...], float], price: float, enough_ns: float
+) -> float:  # fmt: skip
+    """Least time of calls of a chain within the memory of a place; not more than ``enough_ns`` asks for. ``floors``:
+    by their modes what they take at least; the lowest comes first, so that others need not be worked out to the end."""
     chain, best = at.chains()[number], enough_ns
-    modes = chain.segment.domains[0]
 
     def least_ns(orders: Iterable[Sequence[int]], *, linked: bool) -> float:
         below = best
@@ -70,7 +73,9 @@ def _calls_ns(at: Places, number: int, calls: int, price: float, enough_ns: floa
                 below = min(below, float(solution.bound_ns))
         return below
 
-    for chosen in itertools.combinations_with_replacement(range(modes), calls):
+    for chosen in sorted(floors, key=lambda modes: (floors[modes], modes)):
+        if floors[chosen] * SAFE >= best:
+            break
         if least_ns([chosen], linked=False) < best:
             best = least_ns(sorted(set(itertools.permutations(chosen))), linked=True)
     return best

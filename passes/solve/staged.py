@@ -148,6 +148,20 @@ class Costs:
             ladders.append(by_modes(np.array([*map(np.concatenate, blocks)]), passing, np.array(prices), base))
         return ladders
 
+    def floors(self, number: int, s: int, calls: int, prices: Sequence[float]) -> dict[tuple[int, ...], float]:
+        """What so many calls of a chain take at least at a place, by their modes; 0 where tables tell none apart."""
+        chain = self.first.chains[number]
+        chosen = list(itertools.combinations_with_replacement(range(chain.chain.segment.domains[0]), calls))
+        if chain.pivot != 0:
+            return dict.fromkeys(chosen, 0.0)
+        blocks = [self._block(number, s, price).min(axis=(0, 1, 2)) for price in prices]
+        memory_bytes = self.places[s].memory_bytes
+        each = [
+            block[np.array(chosen)].sum(axis=1) - price * memory_bytes
+            for price, block in zip(prices, blocks, strict=True)
+        ]
+        return dict(zip(chosen, np.max(each, axis=0).tolist(), strict=True))
+
     def _by_states(self, prices: Sequence[float], number: int) -> list[Iterator[float]]:
         """Least T of each place with one call of a chain, two and so on, each from the state that the last one left."""
         return [self._walk(prices, number, s, at) for s, at in enumerate(self.places)]

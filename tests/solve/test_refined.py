@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autopar.passes.problem import Chain, Problem, Segment, Table
 from autopar.passes.solve import Model, Places, refined_bound_ns, staged_bound_ns
+from autopar.passes.solve.staged import Costs
 
 # By chain: of a call by mode and layout time, bytes and bytes in passing; how many calls there are.
 Option = tuple[int, int, int]
@@ -41,6 +43,16 @@ def test_no_cut_is_faster(seed: int) -> None:
     if sum(count for _, count in stacks) >= len(memory):
         low, found = bounds_ns(stacks, memory)
         assert low <= found <= fastest_ns(stacks, memory)
+
+
+def test_nothing_is_known_beforehand_where_modes_are_in_no_table_of_their_own() -> None:
+    """Then the boundary of a call does not tell them apart, and each choice is worked out."""
+    chain = _chain(0, ([[(100, 60, 0), (200, 20, 0)], [(90, 70, 0), (150, 30, 0)]], 2))
+    model = Model(Problem(root=Segment(name="root", domains=(), tables=()), chains=(chain,)))
+    place = Places(model=model, count=1, memory_bytes=100, sent_ns=0, chains=lambda: (chain,))
+    assert Costs([place]).floors(0, 0, 2, (0.0,)) == {(0, 0): 200.0, (0, 1): 190.0, (1, 1): 180.0}
+    model.chains = (replace(model.chains[0], pivot=-1, pivots=1),)
+    assert set(Costs([place]).floors(0, 0, 2, (0.0,)).values()) == {0.0}
 
 
 def bounds_ns(stacks: Sequence[Stack], memory: Sequence[int]) -> tuple[int, int]:
