@@ -91,6 +91,7 @@ class Costs:
         self._roots: dict[tuple[int, float], FloatArray] = {}
         self._parts: dict[Segment, Eliminator] = {}
         self._own: dict[tuple[Segment, float], float] = {}
+        self._least_passing: dict[int, FloatArray] = {}
 
     @functools.cached_property
     def steep(self) -> float:
@@ -188,9 +189,11 @@ class Costs:
 
     def _passing(self, number: int) -> FloatArray:
         """[mode]: the least that a call holds in passing."""
-        chain = self.first.chains[number]
-        run = chain.eliminator.run(Prices(time=0.0, hidden=0.0, held=0.0, transient=1.0))
-        return np.asarray(chain.boundary(run.table).min(axis=(0, 1, 2)))
+        if number not in self._least_passing:
+            chain = self.first.chains[number]
+            run = chain.eliminator.run(Prices(time=0.0, hidden=0.0, held=0.0, transient=1.0))
+            self._least_passing[number] = np.asarray(chain.boundary(run.table).min(axis=(0, 1, 2)))
+        return self._least_passing[number]
 
     def _block(self, number: int, s: int, price: float) -> FloatArray:
         key = number, s if price else 0, price  # places differ in memory alone

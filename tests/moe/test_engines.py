@@ -72,6 +72,22 @@ def test_all_at_once_is_one_after_the_other(
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("index", [None, INDICES["all to one expert"], INDICES["empty experts"]], ids=str)
+def test_nothing_is_masked_where_every_expert_is_here(
+    index: Tensor | None, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = operands(Sizes(), index=index, biased=True)
+    expected = differentiated(given)
+    monkeypatch.setattr(experts_fused, "usable", lambda *_: fused)
+    monkeypatch.setattr(F, "grouped_mm", grouped)
+    with torch.profiler.profile() as profile:
+        found = differentiated(given, complete=True)
+    assert "aten::masked_fill_" not in {event.key for event in profile.key_averages()}
+    for one, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_choice_of_weight_zero_still_has_a_gradient(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a router of sigmoids gives where one underflows: all at once, gradients are multiplied and divided by it."""
