@@ -155,7 +155,7 @@ class Pipelines:
         self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None, *, refined: bool = False
     ) -> int:
         """Time of all work on one place's devices, each place within its own memory; not more than ``enough_ns``
-        asks for. ``refined``: at any price."""
+        asks for. ``refined``: by each choice of modes, too, which may take long."""
         places, price, groups = shape.places, self.standing.bounds.price, self._groups(encoded, pricing, shape)
         each_ns = None if enough_ns is None else -(-enough_ns // places)
         bound = staged_bound_ns(groups(_parts(places, GROUPS)), price, each_ns)
