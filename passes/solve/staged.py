@@ -143,7 +143,7 @@ class Costs:
         passing = np.concatenate([self._passing(number) for number in numbers])
         ladders = []
         for s, at in enumerate(self.places):
-            blocks = [[self._block(number, s, price).min(axis=(0, 1, 2)) for number in numbers] for price in prices]
+            blocks = [[self._each_mode(number, s, price) for number in numbers] for price in prices]
             own = [min(self._owned(at, price)[number] for number in numbers) for price in prices]
             base = at.sent_ns + np.array(own) - np.array(prices) * at.memory_bytes
             ladders.append(by_modes(np.array([*map(np.concatenate, blocks)]), passing, np.array(prices), base))
@@ -155,12 +155,8 @@ class Costs:
         chosen = list(itertools.combinations_with_replacement(range(chain.chain.segment.domains[0]), calls))
         if chain.pivot != 0:
             return dict.fromkeys(chosen, 0.0)
-        blocks = [self._block(number, s, price).min(axis=(0, 1, 2)) for price in prices]
-        memory_bytes = self.places[s].memory_bytes
-        each = [
-            block[np.array(chosen)].sum(axis=1) - price * memory_bytes
-            for price, block in zip(prices, blocks, strict=True)
-        ]
+        memory_bytes, at = self.places[s].memory_bytes, np.array(chosen)
+        each = [self._each_mode(number, s, price)[at].sum(axis=1) - price * memory_bytes for price in prices]
         return dict(zip(chosen, np.max(each, axis=0).tolist(), strict=True))
 
     def _by_states(self, prices: Sequence[float], number: int) -> list[Iterator[float]]:
@@ -200,6 +196,10 @@ class Costs:
         if key not in self._blocks:
             self._blocks[key] = _block(self.places[s], number, price, bare=self.bare)
         return self._blocks[key]
+
+    def _each_mode(self, number: int, s: int, price: float) -> FloatArray:
+        """[mode]: the least cost of one call."""
+        return np.asarray(self._block(number, s, price).min(axis=(0, 1, 2)))
 
     def _root(self, s: int, price: float) -> FloatArray:
         key = s if price else 0, price

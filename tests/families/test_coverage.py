@@ -10,7 +10,7 @@ from tests.families.measure import LEAST_SPLIT, measure
 
 BOTH = ({"dp": 2, "tp": 2},)
 ENOUGH = 24
-LONG = ("switch", "swin", "segformer")  # trains on one axis and in parts elsewhere
+LONG = ("switch", "swin", "segformer")  # other quick tests have their parts
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in FAMILIES])

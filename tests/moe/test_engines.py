@@ -81,11 +81,13 @@ def test_nothing_is_masked_where_every_expert_is_here(
     expected = differentiated(given)
     monkeypatch.setattr(experts_fused, "usable", lambda *_: fused)
     monkeypatch.setattr(F, "grouped_mm", grouped)
-    with torch.profiler.profile() as profile:
-        found = differentiated(given, complete=True)
-    assert "aten::masked_fill_" not in {event.key for event in profile.key_averages()}
-    for one, wanted in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, wanted, rtol=1e-12, atol=1e-12)
+    for complete in (False, True):
+        with torch.profiler.profile() as profile:
+            found = differentiated(given, complete=complete)
+        masked = "aten::masked_fill_" in {event.key for event in profile.key_averages()}
+        assert masked == (fused and not complete)
+        for one, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, wanted, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
