@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partialmethod
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.trace.experts import plain_gate
+from autopar.passes.trace.reads import change
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def experts_stacked(model: nn.Module) -> Iterator[None]:
     before, to = {kind: kind.forward for kind in kinds}, nn.Module.to
     changed: list[nn.Module] = []
     for kind, traced in kinds.items():
-        kind.forward = partialmethod(_traced, traced=traced, gates=gates)
+        kind.forward = _in_place_of_loop(traced, gates)
     nn.Module.to = _converted(to, changed)  # type: ignore[method-assign]
     try:
         yield
@@ -55,11 +55,15 @@ def experts_stacked(model: nn.Module) -> Iterator[None]:
             vars(module).pop("forward", None)
 
 
-def _traced(self: Any, *given: Tensor, traced: Callable[..., Tensor], gates: dict[int, str]) -> Tensor:
-    """In place of the loop."""
-    if not gates[id(self)]:
-        raise UnsupportedError(f"{type(self).__name__} with an activation that is none of those known")
-    return traced(self, *given, gate=gates[id(self)])
+def _in_place_of_loop(traced: Callable[..., Tensor], gates: dict[int, str]) -> Callable[..., Tensor]:
+    """A forward of the class."""
+
+    def forward(self: Any, *given: Tensor) -> Tensor:
+        if not gates[id(self)]:
+            raise UnsupportedError(f"{type(self).__name__} with an activation that is none of those known")
+        return traced(self, *given, gate=gates[id(self)])
+
+    return forward
 
 
 def _stacked(
@@ -129,6 +133,7 @@ def _converted(original: Any, changed: list[nn.Module]) -> Any:
     def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         if len(args) == 1 and isinstance(args[0], torch.dtype) and not kwargs:
             if any(tensor.is_floating_point() and tensor.dtype != args[0] for tensor in self.parameters()):
+                change(self, "forward", lambda other: other.to(args[0]))
                 vars(self)["forward"] = _in_type(self, args[0])
                 changed.append(self)
             return self
@@ -143,6 +148,9 @@ def _in_type(module: nn.Module, dtype: torch.dtype) -> Any:
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         tensors = {name: p.to(dtype) if p.is_floating_point() else p for name, p in module.named_parameters()}
+        for path in tensors:  # what stands in their place meanwhile is none of the module's
+            owner, _, name = path.rpartition(".")
+            change(module.get_submodule(owner), name, lambda other: None)
         del vars(module)["forward"]
         try:
             return torch.func.functional_call(module, tensors, args, kwargs)

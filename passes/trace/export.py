@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.modules import transformer
 
 from autopar.ir.errors import UnsupportedError
-from autopar.passes.trace.again import seeded, watched
+from autopar.passes.trace.again import seeded, set_first, watched
 from autopar.passes.trace.buffers import batch_norms_of_one_device, replaced_buffers_written
 from autopar.passes.trace.communication import failed_call, no_collectives, refusal
 from autopar.passes.trace.failure import placed, trace_error
@@ -29,6 +29,7 @@ from autopar.passes.trace.inference import inference_without_gradients
 from autopar.passes.trace.inlined import BETWEEN
 from autopar.passes.trace.layerdrop import kept_layers
 from autopar.passes.trace.repeats import Repeats, UnrepeatableError
+from autopar.passes.trace.source import lines_only
 from autopar.passes.trace.structure import Structure
 
 with contextlib.suppress(ImportError):  # what torch.export would import in its first call, which is measured
@@ -41,11 +42,13 @@ PREFIX = "model."
 
 @dataclass
 class Returned:
-    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss; what it left changed."""
+    """What the last call of a ``FlatModel`` returned: its structure and the index of the loss; what it left changed.
+    ``unset``: of what is asked for, what it did not set before it read it."""
 
     spec: Structure | None = None
     loss: int | None = None
-    left: dict[str, None] = field(default_factory=dict)
+    left: dict[str, bool] = field(default_factory=dict)
+    unset: dict[str, None] = field(default_factory=dict)
 
 
 class FlatModel(nn.Module):
@@ -71,7 +74,8 @@ class FlatModel(nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         repeats = contextlib.nullcontext() if self.repeats is None else self.repeats.tracing()
         if not self.twice:
-            with replaced_buffers_written(self.model), repeats, self._watched(self.returned.left):
+            unset = set_first(self.model, self.returned.unset) if self.returned.unset else contextlib.nullcontext()
+            with replaced_buffers_written(self.model), repeats, self._watched(self.returned.left), unset:
                 return self._run(*self._in_spec.unflatten(tensors))
         results: tuple[torch.Tensor, ...] = ()
         for low in (True, False):
@@ -120,7 +124,7 @@ def export(flat_model: FlatModel, tensors: Sequence[torch.Tensor]) -> torch.expo
     with (
         torch.enable_grad(), _quiet(), custom_functions(), no_collectives(), _masks_not_inspected(),
         batch_norms_of_one_device(), inference_without_gradients(), no_hooks(), _no_code_of_graphs(),
-        kept_layers(flat_model.model),
+        kept_layers(flat_model.model), lines_only(),
     ):  # fmt: skip
         if flat_model.repeats is not None:
             try:

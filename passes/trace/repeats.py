@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.traceback import preserve_node_meta, set_stack_trace
 
 from autopar.passes.trace.hidden import Hidden
 from autopar.passes.trace.instances import Instance, instances
@@ -182,10 +181,8 @@ class Repeats:
 
     def _repeat(self, leader: _Leader, call: _Call) -> Any:
         reads_again(leader.reads, call.instance.modules)
-        with preserve_node_meta():  # else torch reads the Python stack of each node, which nobody asks for
-            set_stack_trace([leader.call.instance.path])
-            given = leader.site, len(self.calls), call.tensors
-            results = [REPEAT_ONE(*given)] if len(_results[leader.site]) == 1 else REPEAT(*given)
+        given = leader.site, len(self.calls), call.tensors
+        results = [REPEAT_ONE(*given)] if len(_results[leader.site]) == 1 else REPEAT(*given)
         self.calls.append((leader.call.instance, call.instance))
         for result, (*_, learns) in zip(results, _results[leader.site], strict=True):
             if learns and not result.requires_grad:

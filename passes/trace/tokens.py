@@ -50,6 +50,11 @@ def state_of(module: nn.Module) -> dict[str, Any]:
     return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
 
 
+def is_plain(value: Any) -> bool:
+    """Whether a value is plain data: equal to another one means the same."""
+    return type(value) in _ATOMS
+
+
 @dataclass(frozen=True, eq=False)
 class Names:
     """What the things of one call are called: modules and tensors of the instance, and the call's arguments.

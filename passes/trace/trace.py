@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -69,8 +69,9 @@ def trace(
     flat_model = FlatModel(model, in_spec, loss_fn)
     canonical = {fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
 
-    def exported(repeats: Repeats | None, *, twice: bool = False) -> ExportedProgram:
-        flat_model.repeats, flat_model.twice, flat_model.returned = repeats, twice, Returned()
+    def exported(repeats: Repeats | None, *, twice: bool = False, left: Iterable[str] = ()) -> ExportedProgram:
+        flat_model.repeats, flat_model.twice = repeats, twice
+        flat_model.returned = Returned(unset=dict.fromkeys(left))
         with (
             experts_as_one(model), experts_stacked(model), delta_rules_as_one(model),
             standing_in(model, stand_ins, loss_fn),
@@ -85,6 +86,7 @@ def trace(
         reader = Reader(program, names, parameters, PREFIX, calls, gaps=gaps)
         return reader, *reader.read(input_names, flat_model.returned.loss)
 
+    repeats: Repeats | None = None
     for hide in (True, False) if repeated_once else ():
         repeats = Repeats(model, canonical, hide=hide)
         try:
@@ -96,10 +98,16 @@ def trace(
             if not repeats.hidden.inside:  # else a parameter that was hidden may have been used
                 raise
     else:
+        repeats = None
         reader, graph, updates = read(None)
     refuse_complex(graph)
     returned = flat_model.returned
-    refuse_unsteady(returned.left, lambda: exported(None, twice=True))
+
+    def unset() -> Collection[str]:
+        exported(repeats, left=returned.left)
+        return flat_model.returned.unset
+
+    refuse_unsteady(returned.left, unset, lambda: exported(None, twice=True))
     assert returned.spec is not None
     return Traced(
         graph=graph,

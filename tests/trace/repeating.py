@@ -250,3 +250,57 @@ class Flagged(Block):
 class FlaggedTurns(Stack):
     def step(self, turn: int, block: nn.Module, x: Tensor) -> Any:
         return block(x, last=turn == LAYERS - 1)
+
+
+class Keeps(Block):
+    """It keeps a number on itself, and reads it afterwards."""
+
+    def forward(self, x: Tensor) -> Any:
+        self.rows = len(x)
+        self.inner = self.inner
+        return super().forward(x) * self.rows
+
+
+class KeepsIndex(Block):
+    def forward(self, x: Tensor) -> Any:
+        self.rows = self.index
+        return super().forward(x) * (1 + self.rows)
+
+
+class KeepsAfterwards(Block):
+    """It reads what its last call has kept."""
+
+    rows = 0
+
+    def forward(self, x: Tensor) -> Any:
+        found = super().forward(x) * (1 if self.rows >= 0 else 2)
+        self.rows = len(x)
+        return found
+
+
+class KeepsOnAnother(Block):
+    """One function keeps a number on the block, and on an object that blocks share."""
+
+    def forward(self, x: Tensor) -> Any:
+        for owner in (self, STATE):
+            keep(owner, len(x))
+        return super().forward(x)
+
+
+def keep(owner: Any, rows: int) -> None:
+    owner.rows = rows
+
+
+class KeepsOnOthers(Block):
+    """It keeps a number on a module that is none of its own, where the next one finds it."""
+
+    def forward(self, x: Tensor) -> Any:
+        keep(self.shared[0], len(x))
+        return super().forward(x)
+
+
+class KeptTurns(Stack):
+    """Reads what a block kept."""
+
+    def step(self, turn: int, block: Any, x: Tensor) -> Any:
+        return block(x) + block.rows * turn

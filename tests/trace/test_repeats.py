@@ -37,6 +37,12 @@ from tests.trace.repeating import (
     GivesView,
     HasBuffer,
     Imports,
+    Keeps,
+    KeepsAfterwards,
+    KeepsIndex,
+    KeepsOnAnother,
+    KeepsOnOthers,
+    KeptTurns,
     LearnsToo,
     Nested,
     PassesOn,
@@ -117,6 +123,20 @@ def test_families_give_the_graph_of_a_whole_trace(name: str, repeated: Callable[
         repeated(model, batch, family.loss_fn)
 
 
+@pytest.mark.parametrize("name", ["switch", "dbrx"])
+def test_experts_that_were_a_loop_are_repeated(name: str, repeated: Callable[..., int]) -> None:
+    """Routers of Switch Transformers keep a type and a module that is there already."""
+    family = FAMILIES[name]
+    assert repeated(family.build(), family.batch()) > 0
+
+
+@pytest.mark.slow
+def test_routers_that_convert_their_weights_are_repeated(repeated: Callable[..., int]) -> None:
+    """With all but them in another type."""
+    family = FAMILIES["switch"]
+    assert repeated(family.build().float(), family.batch()) > 0
+
+
 def shared(value: Any) -> Callable[[list[Block]], None]:
     def change(blocks: list[Block]) -> None:
         for block in blocks:
@@ -180,6 +200,12 @@ def own_objects(blocks: list[Block]) -> None:
         (lambda: Stack(LearnsToo), 2),
         (lambda: Stack(LearnsToo, shared("made")), 2),
         (lambda: Stack(Freezes), 0),
+        (lambda: Stack(Keeps), 2),
+        (lambda: KeptTurns(Keeps), 2),
+        (lambda: KeptTurns(KeepsIndex), 0),
+        (lambda: KeptTurns(KeepsAfterwards), 0),
+        (lambda: Stack(KeepsOnAnother), 0),
+        (lambda: Stack(KeepsOnOthers, shared((nn.Linear(1, 1),))), 1),
     ],
 )
 def test_only_what_is_the_same_is_traced_once(
