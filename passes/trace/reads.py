@@ -228,7 +228,7 @@ def _effects(code: CodeType) -> tuple[str, str, tuple[str, ...]]:
             continue  # a tensor's is part of what is compared, before and after; a module's is watched
         elif step.opname == "STORE_ATTR" and first == last != "" and not step.is_jump_target:
             own = str(step.argval)
-        elif step.opname == "STORE_FAST" and step.argval == first:
+        elif "STORE_FAST" in step.opname and first in _variables(step):
             replaced = True
         elif step.opname in _STORES or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
             return f"{code.co_qualname} writes {step.argval}", "", ()
@@ -241,9 +241,11 @@ def _effects(code: CodeType) -> tuple[str, str, tuple[str, ...]]:
 
 def _loaded(step: dis.Instruction) -> str:
     """The local variable that a step loads last; Python 3.13 loads two in one step."""
-    if not step.opname.startswith("LOAD_FAST"):
-        return ""
-    return str(step.argval[-1] if isinstance(step.argval, tuple) else step.argval)
+    return _variables(step)[-1] if step.opname.startswith("LOAD_FAST") else ""
+
+
+def _variables(step: dis.Instruction) -> tuple[str, ...]:
+    return step.argval if isinstance(step.argval, tuple) else (str(step.argval),)
 
 
 _open: list[Reads] = []

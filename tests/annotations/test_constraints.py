@@ -71,6 +71,7 @@ def test_one_layer_of_a_block_may_be_placed_otherwise():
     assert sum(block.count for block in plan.blocks) == 4 and len(plan.blocks) == 3
 
 
+@pytest.mark.slow
 def test_a_bound_holds_under_constraints():
     """Cheap bounds know nothing of them, and what they rule out is no better."""
     said = autopar.split(UP, dim=0, axis="tp")

@@ -36,7 +36,7 @@ CASES = (
     Case(name="swin", mesh={"tp": 2}),
 )
 # What the others hold already, in another way.
-SLOW_NAMES = ("granite-moe", "gpt-oss", "swin")
+SLOW_NAMES = ("granite-moe", "gpt-oss", "swin", "qwen3-moe")
 SLOW = [case for case in CASES[1:] if case.name in SLOW_NAMES or case.mesh in ({"tp": 2}, {"dp": 2})]
 EXPERT = "model.layers.0.block_sparse_moe.experts.1.w1.weight"
 

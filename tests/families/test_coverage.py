@@ -10,7 +10,12 @@ from tests.families.measure import LEAST_SPLIT, measure
 
 BOTH = ({"dp": 2, "tp": 2},)
 ENOUGH = 24
-LONG = ("switch", "swin", "segformer")  # other quick tests have their parts
+# other quick tests have their parts
+LONG = (
+    "switch", "swin", "segformer", "mistral", "qwen2", "falcon", "phi3", "olmo2", "granite", "roberta", "gpt-neox",
+    "opt", "deepseek-v2", "llama4", "convnext", "clip", "bart", "olmoe", "granite-moe", "qwen2-moe",
+    "qwen3-next", "longcat-flash", "whisper", "deberta-v2",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in FAMILIES])

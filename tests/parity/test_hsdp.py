@@ -76,6 +76,7 @@ def test_what_a_device_keeps_is_what_the_plan_says(case: Case) -> None:
         assert kept == pytest.approx(found["planned parameter bytes"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_run_under_hsdp_goes_on_on_one_device_and_the_other_way_round() -> None:
     """Whole states of parameters, optimizer and run; bit by bit what was saved, and the same training afterwards."""
     saved, resumed = four()[0]

@@ -42,8 +42,7 @@ TWO = [
     Case(model="llama", mesh=TP2, options={"constraints": APART}),
 ]
 FOUR = [
-    *(Case(model=m, mesh=DP2TP2) for m in ("gpt2", "llama")),
-    Case(model="bert", mesh=TP4),
+    Case(model="gpt2", mesh=DP2TP2),
     Case(model="gpt2", mesh=None),
 ]
 MORE_OF_TWO = [
@@ -74,8 +73,8 @@ MORE_OF_FOUR = [
         for m in ("gpt2", "llama") for mesh, n in (({"dp": 4}, 2), (DP2TP2, 4))
         for zero, recompute in ((1, "selective"), (2, "full"), (3, "selective"))
     ),
-    *(Case(model=m, mesh=TP4) for m in ("gpt2", "llama")),
-    Case(model="bert", mesh=DP2TP2),
+    *(Case(model=m, mesh=TP4) for m in MODELS),
+    *(Case(model=m, mesh=DP2TP2) for m in ("llama", "bert")),
     *(Case(model=m, mesh={"dp": 2, "cp": 2}) for m in MODELS),
     Case(model="gpt2 as it is", mesh=DP2TP2),
     Case(model="encoder", mesh=DP2TP2),

@@ -27,7 +27,7 @@ QUICK = [
 # torch computes gradients of weights after those of inputs, and looks for them by the parameters of a stage
 SPLIT = [Case(family="llama", mesh={"pp": 2}, options={"schedule": "zero_bubble"})]
 FOUR = [
-    Case(family="gpt2", mesh=PP2DP2), Case(family="llama", mesh=PP4),
+    Case(family="gpt2", mesh=PP2DP2),
     Case(family="autopar.nn.MoE, prototypes", mesh=PP2DP2),
 ]
 SLOW_TWO = [

@@ -15,14 +15,16 @@ from tests.runtime.test_training import check
 
 PAIRS = {"dp": 4, "inside": (2,)}
 FOUR: list[dict[str, Any]] = [
-    {**PAIRS, "zero": 1},
     {**PAIRS, "zero": 1, "microbatches": 2, "recompute": "selective"},
     {**PAIRS, "zero": 2, "microbatches": 2},
-    {**PAIRS, "zero": 3, "recompute": "full"},
     {**PAIRS, "zero": 3, "microbatches": 2},
+    {"dp": 2, "cp": 2, "inside": (1, 2), "zero": 3, "microbatches": 2},
+]
+MORE: list[dict[str, Any]] = [
+    {**PAIRS, "zero": 1},
+    {**PAIRS, "zero": 3, "recompute": "full"},
     {**PAIRS, "zero": 3, "microbatches": 2, "root_zero": 0},
     {**PAIRS, "zero": 0, "microbatches": 2, "root_zero": 3},
-    {"dp": 2, "cp": 2, "inside": (1, 2), "zero": 3, "microbatches": 2},
     {"dp": 2, "cp": 2, "inside": (2, 1), "zero": 2, "microbatches": 2},
 ]
 EIGHT: list[dict[str, Any]] = [
@@ -39,7 +41,9 @@ def expected() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "cases"), [(4, FOUR), pytest.param(8, EIGHT, marks=pytest.mark.slow)], ids=["four", "eight"]
+    ("world_size", "cases"),
+    [(4, FOUR), pytest.param(4, MORE, marks=pytest.mark.slow), pytest.param(8, EIGHT, marks=pytest.mark.slow)],
+    ids=["four", "more", "eight"],
 )
 def test_training_equals_one_device(
     world_size: int, cases: list[dict[str, Any]], expected: dict[str, Any]

@@ -22,7 +22,7 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {"gpt2": gpt2, "one module": Lis
 MESHES = ({"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2})
 CASES = [
     pytest.param(name, layers, mesh, id=f"{name}-{layers}-{mesh}",
-                 marks=[] if layers == 4 or (name, len(mesh)) == ("gpt2", 2) else [pytest.mark.slow])
+                 marks=[] if layers == 4 else [pytest.mark.slow])
     for name in BUILDERS for layers in (2, 4, 6) for mesh in MESHES
 ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_folded_and_unfolded_searches_cost_the_same(name, layers, mesh):
 
 
 @pytest.mark.parametrize("mesh", [{"tp": 2}, {"dp": 2}, {"dp": 2, "tp": 2}], ids=str)
-@pytest.mark.parametrize("layers", [2, 4, 6])
+@pytest.mark.parametrize("layers", [2, 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_layers_searched_one_by_one_cost_the_same(layers, mesh):
     """Every layer a block of its own, nothing pinned, with the latencies of a real network."""
     model = BUILDERS["gpt2"](layers)

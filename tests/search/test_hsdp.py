@@ -80,7 +80,7 @@ def test_where_it_saves_nothing_it_is_not_offered(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("cluster", [SLOW, "2x2xCPU@100Gb/s"])
+@pytest.mark.parametrize("cluster", [SLOW, pytest.param("2x2xCPU@100Gb/s", marks=pytest.mark.slow)])
 def test_the_lower_bound_holds_for_plans_with_hsdp(cluster: str, count: int) -> None:
     """The bound leaves out modes that only save memory; no plan that pins a level is faster than it."""
     bound = plan({"dp": 4}, cluster, num_microbatches=count).lower_bound_s

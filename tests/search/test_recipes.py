@@ -168,11 +168,17 @@ def test_a_recipe_that_does_not_fit_says_what_it_needs_and_what_it_would_take() 
     ("name", "sizes", "why"),
     [
         ("data_parallel", {"batch": 6}, "mesh dp=4 does not divide the batch of 6"),
-        ("gpipe", {"layers": 3}, "3 repeated layers cannot be cut into equal stages for 4 device"),
+        pytest.param(
+            "gpipe", {"layers": 3}, "3 repeated layers cannot be cut into equal stages for 4 device",
+            marks=pytest.mark.slow,
+        ),
         ("gpipe", {"batch": 2, "cluster": "1x4xH100-SXM"}, "2 or more microbatches; possible here: 1"),
-        ("megatron", {"heads": 3}, "no size of tp up to the 2 devices of a node divides heads"),
+        pytest.param(
+            "megatron", {"heads": 3}, "no size of tp up to the 2 devices of a node divides heads",
+            marks=pytest.mark.slow,
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_recipe_that_cannot_be_placed_says_why(name: str, sizes: dict[str, Any], why: str) -> None:
     found = planned(**sizes).recipes[name]
     assert (found.objective_s, found.fits, found.mesh) == (None, False, {})

@@ -59,7 +59,10 @@ def test_no_plan_holds_less_than_what_every_plan_is_said_to_need() -> None:
     assert max(planned(10**9, mesh={"dp": 4}, zero=3, recompute="full").memory.peak_bytes) >= needed
 
 
-@pytest.mark.parametrize(("mesh", "budget"), [({"pp": 4}, 4_500_000), ({"pp": 2, "dp": 2}, 7_000_000)], ids=str)
+@pytest.mark.parametrize(
+    ("mesh", "budget"),
+    [pytest.param({"pp": 4}, 4_500_000, marks=pytest.mark.slow), ({"pp": 2, "dp": 2}, 7_000_000)], ids=str,
+)  # fmt: skip
 def test_a_pipeline_is_as_near_as_its_fullest_place(mesh: dict[str, int], budget: int) -> None:
     """The budget holds the mean of its places, and not each of them."""
     with pytest.raises(InfeasibleError) as refusal:
@@ -68,6 +71,7 @@ def test_a_pipeline_is_as_near_as_its_fullest_place(mesh: dict[str, int], budget
     assert budget < fits and f"at {fits / 1e9:.4g} GB" in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_pipeline_fits() -> None:
     with pytest.raises(InfeasibleError) as refusal:
         planned(4_500_000, mesh={"pp": 4})

@@ -55,7 +55,7 @@ def recounted(name: str, size: dict[str, Any], **options: Any) -> tuple[Plan, Ti
 
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
 @pytest.mark.parametrize("mesh", MESHES, ids=named)
-@pytest.mark.parametrize("name", ["gpt2", "bert-large", "llama3-8b"])
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("bert-large", marks=pytest.mark.slow), "llama3-8b"])
 def test_a_step_of_one_microbatch_costs_what_the_plan_says(name: str, mesh: Any, options: dict[str, Any]) -> None:
     """Losses too, which lowering makes one operation of where no axis has taken their classes, and padded heads."""
     size = {"layers": 2, "batch_size": 8, "seq_len": 256}

@@ -57,7 +57,7 @@ def test_effort_is_enough_to_prove_every_small_problem_optimal_or_infeasible(fir
             assert answer.status in ("optimal", "infeasible")
 
 
-@pytest.mark.parametrize("effort", [0, 1])
+@pytest.mark.parametrize("effort", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_little_effort_still_gives_valid_bounds(effort: int) -> None:
     for seed in range(1000, 1080):
         problem = random_problem(seed)
@@ -103,7 +103,7 @@ def test_upper_bound_is_reported_dominated_only_when_nothing_is_below_it(
             assert (above.status, above.objective_ns) == ("optimal", best)
 
 
-@pytest.mark.parametrize("effort", [0, 2, 3])
+@pytest.mark.parametrize("effort", [0, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_states_of_what_is_shared_may_be_solved_one_by_one(effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autopar.passes.solve.split, "WIDE_ENTRIES", 0)
     shared = 0

@@ -301,6 +301,7 @@ def test_dataclass_registered_with_torch_is_an_output() -> None:
     assert traced.out_spec.unflatten([1, 2]) == Result(1, 2)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_graph_is_the_same_in_every_process() -> None:
     code = (
         "import hashlib, torch\n"

@@ -94,6 +94,7 @@ def test_no_collective_of_that_number_is_a_usage_error(plan):
         verified(Given(*tiny_gpt2()), plan, nproc=2, drop=999)
 
 
+@pytest.mark.slow
 def test_a_wrong_program_is_told_by_the_first_tensor(plan):
     with pytest.raises(VerificationError, match=r"(loss|gradient): \S+ differs by"):
         verified(Given(*tiny_gpt2()), plan, nproc=2, drop=0)
@@ -119,6 +120,7 @@ def test_models_of_the_zoo_are_verified_on_four_processes(name, mesh, tmp_path, 
     assert pinned == [] or found["mesh"] == {"dp": 2, "tp": 2}
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_model_itself():
     """A model whose weights were changed after planning is verified with those it has."""
     model, batch = perceptron()
