@@ -93,7 +93,7 @@ class Reads:
         self.refused = stores
         if own:
             self._writers[code] = self.codes.pop(code)  # to be looked at in each call
-            if frame is not None and not isinstance(frame.f_locals[code.co_varnames[0]], nn.Module):
+            if frame is not None and not _is_watched(frame.f_locals[code.co_varnames[0]]):
                 self.refused = f"{code.co_qualname} writes {own} of an object"
         for name in loads:
             value = globals_.get(name, ABSENT)
@@ -152,6 +152,12 @@ def lookup(module: nn.Module, name: str) -> Any:
             found = vars(base)[name]
             return OF_CLASS if hasattr(type(found), "__get__") else found
     return ABSENT
+
+
+def _is_watched(thing: Any) -> bool:
+    """Whether what is set on it is seen: it is a module whose class sets attributes as torch's do."""
+    setter = next(base for base in type(thing).__mro__ if "__setattr__" in vars(base))
+    return isinstance(thing, nn.Module) and setter.__module__.startswith("torch.")
 
 
 def _is_state_of(found: Any, module: nn.Module) -> bool:

@@ -299,6 +299,22 @@ class KeepsOnOthers(Block):
         return super().forward(x)
 
 
+class KeepsUnseen(Block):
+    """It sets its attributes past torch."""
+
+    rows = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "rows":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def forward(self, x: Tensor) -> Any:
+        self.rows = len(x)
+        return super().forward(x)
+
+
 class KeptTurns(Stack):
     """Reads what a block kept."""
 

@@ -42,6 +42,7 @@ from tests.trace.repeating import (
     KeepsIndex,
     KeepsOnAnother,
     KeepsOnOthers,
+    KeepsUnseen,
     KeptTurns,
     LearnsToo,
     Nested,
@@ -205,6 +206,7 @@ def own_objects(blocks: list[Block]) -> None:
         (lambda: KeptTurns(KeepsIndex), 0),
         (lambda: KeptTurns(KeepsAfterwards), 0),
         (lambda: Stack(KeepsOnAnother), 0),
+        (lambda: KeptTurns(KeepsUnseen), 0),
         (lambda: Stack(KeepsOnOthers, shared((nn.Linear(1, 1),))), 1),
     ],
 )
