@@ -7,13 +7,10 @@ import os
 import traceback
 from types import FrameType
 
-import torch
 from torch import nn
 
 from autopar.ir.errors import TraceError, UnsupportedError
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+from autopar.passes.trace.source import OURS, TORCH
 
 _DATA_DEPENDENT = "data-dependent"
 
@@ -63,7 +60,7 @@ def _place(error: BaseException, model: nn.Module) -> tuple[str, dict[str, objec
 
 def _is_users(frame: FrameType) -> bool:
     name = os.path.abspath(frame.f_code.co_filename)
-    return not name.startswith((_TORCH, _OURS)) and not frame.f_code.co_filename.startswith("<")
+    return not name.startswith((TORCH, OURS)) and not frame.f_code.co_filename.startswith("<")
 
 
 def _reason(error: BaseException) -> str:

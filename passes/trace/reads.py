@@ -32,12 +32,11 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from autopar.passes.trace.source import OURS, TORCH
 from autopar.passes.trace.tokens import ABSENT, IncomparableError, Names, Same, is_plain, state_of, token
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 _T = TypeVar("_T")
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
-_OURS = os.path.dirname(__file__) + os.sep
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _TABLES = ("_parameters", "_buffers", "_modules")  # instances have the same names in them, else they are not compared
 OF_CLASS = "<a method or property of the class>"
@@ -179,14 +178,14 @@ def _global(globals_: Same, name: str, attribute: str) -> Any:
 @functools.cache
 def is_users(filename: str) -> bool:
     """Whether a file is neither torch's, nor the standard library's, nor the trace's."""
-    if filename.startswith((_TORCH, _OURS, "<")):
+    if filename.startswith((TORCH, OURS, "<")):
         return False
     return not filename.startswith(_STANDARD) or any(part in filename for part in _PACKAGES)
 
 
 def is_ours(filename: str) -> bool:
     """Whether a file is the trace's."""
-    return filename.startswith(_OURS)
+    return filename.startswith(OURS)
 
 
 def _is_users_own(value: Any) -> bool:
@@ -339,6 +338,7 @@ def accesses(
 @contextmanager
 def _watching() -> Iterator[None]:
     """Inside, reads and writes of modules and calls of functions reach the open records."""
+
     def reading(module: nn.Module, name: str) -> None:
         if name not in _TABLES and name != "__class__":
             if name != "__dict__":

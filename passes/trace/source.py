@@ -13,7 +13,10 @@ import torch
 from torch import fx
 from torch.fx import proxy
 
-_NOT_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+TORCH = os.path.dirname(torch.__file__) + os.sep
+"""What the names of torch's files begin with."""
+OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+"""And those of the trace."""
 
 
 def source_of(node: fx.Node, prefix: str) -> str:
@@ -32,7 +35,7 @@ def line_of(node: fx.Node) -> str:
     at = len(trace)
     while (at := trace.rfind('File "', 0, at)) >= 0:
         name, _, rest = trace[at + 6 :].partition('", line ')
-        if not name.startswith(_NOT_USERS):
+        if not name.startswith((TORCH, OURS)):
             return f"{os.path.basename(name)}:{rest.split(',', 1)[0]}"
     return ""
 
@@ -59,7 +62,7 @@ class _Line:
     """In place of torch's class of that name: the innermost forward that is the user's."""
 
     @classmethod
-    def extract(cls, **how: object) -> type[_Line]:
+    def extract(cls) -> type[_Line]:
         return cls
 
     @staticmethod
@@ -67,7 +70,7 @@ class _Line:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            if code.co_name == "forward" and not code.co_filename.startswith(_NOT_USERS):
+            if code.co_name == "forward" and not code.co_filename.startswith((TORCH, OURS)):
                 line = traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, line="")
                 return traceback.StackSummary.from_list([line])
             frame = frame.f_back

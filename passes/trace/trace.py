@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 
 from autopar.ir.errors import UnsupportedError, UsageError
 from autopar.ir.graph import Graph
@@ -20,12 +19,10 @@ from autopar.passes.trace.communication import refuse_distributed
 from autopar.passes.trace.complexes import refuse_complex
 from autopar.passes.trace.composite import write_out
 from autopar.passes.trace.convert import Reader, is_read
-from autopar.passes.trace.delta_rule import delta_rules_as_one
-from autopar.passes.trace.experts import experts_as_one
-from autopar.passes.trace.experts_apart import experts_stacked
-from autopar.passes.trace.export import PREFIX, FlatModel, Loss, Returned, export
+from autopar.passes.trace.export import PREFIX, Loss
+from autopar.passes.trace.programs import Programs
 from autopar.passes.trace.repeats import Repeats, UnrepeatableError
-from autopar.passes.trace.stand_in import StandIns, describe_parameters, standing_in
+from autopar.passes.trace.stand_in import StandIns, describe_parameters
 from autopar.passes.trace.strays import refuse_strays
 from autopar.passes.trace.structure import Structure
 from autopar.passes.trace.traced import Traced
@@ -66,25 +63,16 @@ def trace(
     stand_ins = StandIns(_HALF[mixed_precision])
     parameters = describe_parameters(model, stand_ins)
     fakes = [stand_ins.of(tensor.detach(), lower=True) for tensor in tensors]
-    flat_model = FlatModel(model, in_spec, loss_fn)
+    programs = Programs(model, in_spec, loss_fn, stand_ins, fakes)
     canonical = {fqn: info.fqn for info in parameters for fqn in (info.fqn, *info.aliases)}
 
-    def exported(repeats: Repeats | None, *, twice: bool = False, left: Iterable[str] = ()) -> ExportedProgram:
-        flat_model.repeats, flat_model.twice = repeats, twice
-        flat_model.returned = Returned(unset=dict.fromkeys(left))
-        with (
-            experts_as_one(model), experts_stacked(model), delta_rules_as_one(model),
-            standing_in(model, stand_ins, loss_fn),
-        ):  # fmt: skip
-            return export(flat_model, fakes)
-
     def read(repeats: Repeats | None) -> tuple[Reader, Graph, tuple[str, ...]]:
-        program = exported(repeats)
+        program = programs.export(repeats)
         write_out(program.graph_module, lambda target: target in RULES or target in TABLE or is_read(target))
         names = {PREFIX + name: fqn for name, fqn in canonical.items()}
         calls = () if repeats is None else repeats.calls
         reader = Reader(program, names, parameters, PREFIX, calls, gaps=gaps)
-        return reader, *reader.read(input_names, flat_model.returned.loss)
+        return reader, *reader.read(input_names, programs.returned.loss)
 
     repeats: Repeats | None = None
     for hide in (True, False) if repeated_once else ():
@@ -101,16 +89,10 @@ def trace(
         repeats = None
         reader, graph, updates = read(None)
     refuse_complex(graph)
-    returned = flat_model.returned
-
-    def unset() -> Collection[str]:
-        try:
-            exported(repeats, left=returned.left)
-        except Exception:  # noqa: BLE001 - it did not fail before; two calls will tell
-            return returned.left
-        return flat_model.returned.unset
-
-    refuse_unsteady(returned.left, unset, lambda: exported(None, twice=True))
+    returned = programs.returned
+    refuse_unsteady(
+        returned.left, lambda: programs.unset(repeats, returned.left), lambda: programs.export(None, twice=True)
+    )
     assert returned.spec is not None
     return Traced(
         graph=graph,
