@@ -11,7 +11,9 @@ import os
 import select
 import signal
 import sys
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,7 +56,7 @@ class Helper:
     """What the other process has found, by what was asked; nothing while there is no other.
 
     ``here``: whether this is the helper. There ``best`` is what the search has told of its best plan. ``stuck_s``: a
-    helper that works on one answer for so long is given up.
+    helper that works on one answer, or does not listen, for so long is given up.
     """
 
     here: bool = False
@@ -62,6 +64,8 @@ class Helper:
     stuck_s: float = STUCK_S
     _found: dict[Hashable, Any] = field(default_factory=dict)  # None: to be asked here
     _begun: set[Hashable] = field(default_factory=set)
+    _unsent: deque[tuple[object, ...]] = field(default_factory=deque)
+    _sent_s: float = 0.0  # when the other one last took something, or there was nothing left to take
     _other: Connection | None = None
     _pid: int = 0
 
@@ -99,6 +103,7 @@ class Helper:
         if self._other is not None:
             self._other.close()
             self._other = None
+            self._unsent.clear()
 
     def asked(self, key: Hashable, work: Callable[[], T]) -> tuple[T, bool]:
         """What the other one found, if it has been asked already, or what ``work`` finds; and which it is.
@@ -139,14 +144,23 @@ class Helper:
     def _say(self, message: tuple[object, ...]) -> None:
         if self._other is None:
             return
-        if not self.here and not _takes(self._other):
-            self.stop()  # it has not listened for long
-            return
-        with suppress(OSError):  # it is done; what it said may not all have been heard
-            self._other.send(message)
+        self._unsent.append(message)
+        self._send()
+
+    def _send(self) -> None:
+        """What the other one takes now. The search waits for nobody: while a helper works, it takes little."""
+        while self._unsent and self._other is not None and (self.here or _takes(self._other)):
+            with suppress(OSError):  # it is done; what it said may not all have been heard
+                self._other.send(self._unsent.popleft())
+            self._sent_s = time.monotonic()
+        if not self._unsent:
+            self._sent_s = time.monotonic()
+        elif time.monotonic() - self._sent_s > self.stuck_s:
+            self.stop()
 
     def hear(self, timeout_s: float) -> bool:
         """Take in what the other said, waiting so long for the first of it; whether there was any."""
+        self._send()
         heard = False
         try:
             while self._other is not None and self._other.poll(0.0 if heard else timeout_s):

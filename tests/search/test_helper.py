@@ -202,12 +202,33 @@ def test_one_that_is_stuck_is_given_up(helped: Start, forked: list[int]) -> None
     assert all_ended(forked)
 
 
+MANY = 2000  # of a kilobyte each: more than is taken without waiting
+
+
 def test_one_that_does_not_listen_holds_nobody_up(helped: Start, forked: list[int]) -> None:
     made = helped(idle)
-    for number in range(2000):
-        made.asked(("x" * 1000, number), lambda: TEN)
+    made.stuck_s = 0.1
+    for _ in range(600):
+        assert made.asked("x" * 100_000, lambda: late(0.001)) == (TEN, False)
     assert len(forked) == 1
     assert all_ended(forked)
+
+
+def test_one_that_is_at_work_hears_later_what_it_was_told(helped: Start) -> None:
+    def work(here: Helper) -> None:
+        late(0.5)
+        while not here.best.binds:
+            here.hear(60.0)
+        heard = sum(here.knows(("x" * 1000, number)) for number in range(MANY))
+        here.asked("heard", lambda: Answer(heard, 1, exact=True))
+
+    made = helped(work)
+    for number in range(MANY):
+        made.asked(("x" * 1000, number), lambda: TEN)
+    made.tell(Told(1.0, binds=True))
+    assert any(made.hear(0.1) for _ in range(600))
+    assert made.asked("heard", never) == (Answer(MANY, 1, exact=True), True)
+    made.stop()
 
 
 def test_one_that_fails_is_done_without(helped: Start, forked: list[int]) -> None:
