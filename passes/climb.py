@@ -68,7 +68,7 @@ def climb(
             parked.append((candidate, near))
             if not near:
                 continue
-        if candidate.rung <= Rung.STAGED and candidate.rank[0] < helper.best.best_ns:
+        if candidate.rung <= Rung.LIMITED and candidate.rank[0] < helper.best.best_ns:
             try:
                 for left in raised(candidate):
                     push(left, near=near)

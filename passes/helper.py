@@ -40,11 +40,13 @@ class Answer:
 
 
 class Told(NamedTuple):
-    """Of the best plan: its time, whether memory costs it time, and what a byte was worth last (ns)."""
+    """Of the best plan: its time with its handicap, whether memory costs it time, what a byte was worth last (ns), and
+    its time."""
 
     best_ns: float = 0.0
     binds: bool = False
     price: float = 0.0
+    objective_ns: int = 0
 
 
 class BusyError(Exception):

@@ -94,10 +94,12 @@ class Pipelines:
         answer = bounds.asked((*limited_key(candidate), above, bounds.price), work) if staged else work()
         if staged:
             bounds.problems = problems  # it is counted already
-        if answer is None or bounds.helper.here:
+        if answer is None:
             return None
         tied = self._tied_ns(candidate, shape)
         bound = max(candidate.bound_ns - tied if staged else candidate.bound_ns, answer.bound_ns)
+        if bounds.helper.here:
+            return replace(candidate, rung=Rung.LIMITED, bound_ns=bound + tied)
         if above is None or (bound < above and len(candidate.mesh.axes) == 1):  # others cost too much
             made = made or self._again(candidate)
             least = max(1, int(shape.live(shape.places - 1)))
@@ -195,11 +197,23 @@ class Pipelines:
             candidate = self.settled.pop(at, None)
             if candidate is None or candidate.shape is None or tried.bound_ns >= standing.best.objective_ns * PROVEN:
                 break
-            made, tied_ns = self._again(candidate), self._tied_ns(candidate, candidate.shape)
-            enough_ns = math.ceil(standing.best.objective_ns * PROVEN / candidate.stretch) - tied_ns
-            bound = self._staged_ns(*made, candidate.shape, enough_ns, refined=True)
-            bound_ns = int((bound + tied_ns) * candidate.stretch)
+            bound_ns = int(self.proven_ns(candidate, standing.best.objective_ns) * candidate.stretch)
             standing.tried[at] = replace(tried, bound_ns=max(bound_ns, tried.bound_ns))
+
+    def proven_ns(self, candidate: Candidate, objective_ns: int) -> int:
+        """The bound of a pipeline raised by all means, as far as a plan of so much time asks; 0 where it is as high."""
+        bounds, shape = self.standing.bounds, candidate.shape
+        if shape is None or candidate.step_bound_ns >= objective_ns * PROVEN:
+            return 0
+        tied_ns, problems = self._tied_ns(candidate, shape), bounds.problems
+        enough_ns = math.ceil(objective_ns * PROVEN / candidate.stretch) - tied_ns
+
+        def work() -> Answer:
+            return Answer(self._staged_ns(*self._again(candidate), shape, enough_ns, refined=True), 0, exact=True)
+
+        answer = bounds.asked(("proven", candidate.full.axes, shape, enough_ns, bounds.price), work)
+        bounds.problems = problems  # it is counted already
+        return 0 if answer is None else answer.bound_ns + tied_ns
 
     def _settle(self, candidate: Candidate, shape: Shape) -> int | None:
         """The time of the best plan found: placed as if every call held as many microbatches as the first stage does,

@@ -28,7 +28,7 @@ from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.climb import climb
-from autopar.passes.found import Found, Limits
+from autopar.passes.found import UNREACHABLE_NS, Found, Limits
 from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.helper import Told
 from autopar.passes.outer import Candidate, Rung, by_experts
@@ -111,7 +111,8 @@ class _Search:
     @property
     def told(self) -> Told:
         """What the helper is to know."""
-        return Told(self.standing.best_ns, self.bounds.binds, self.bounds.price)
+        objective_ns = 0 if self.standing.best is None else self.standing.best.objective_ns
+        return Told(self.standing.best_ns, self.bounds.binds, self.bounds.price, objective_ns)
 
     def failure(self) -> Exception:
         """Why there is no plan."""
@@ -183,6 +184,8 @@ class _Search:
         self.standing.best_ns, bounds.binds, bounds.price = told.best_ns, told.binds, told.price or bounds.price
         if candidate.rung < Rung.ROUGH or self.unfree(candidate):
             return self.raised(candidate)
+        if candidate.rung == Rung.LIMITED:
+            self.pipelines.proven_ns(candidate, told.objective_ns)
         asked = candidate.shape is not None or bounds.binds or bounds.heavy.there
         known = candidate.rung in (Rung.OWN, Rung.STAGED) and not math.isinf(told.best_ns)
         return self.within(candidate) if asked and known and self.close(candidate) else []
@@ -241,8 +244,8 @@ class _Search:
         """Meshes of data axes first, then those with tp, so that the many others have a plan to beat; in a quick search
         pipelines last."""
         if self.quick:
-            plain = [c for c in candidates if c.shape is None]
-            candidates = [*self.explore(plain), *(c for c in candidates if c.shape is not None)]
+            plain, piped = ([c for c in candidates if (c.shape is None) == each] for each in (True, False))
+            candidates = [*self.explore(plain, fitting=bool(piped)), *piped]
             self.idle = 0
         elif self.hopeless:
             plain = by_experts(c for c in candidates if c.shape is None)
@@ -272,8 +275,9 @@ class _Search:
             candidate = higher
         return candidate
 
-    def explore(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Best bound first; ends when no bound is below the best objective. What is left."""
+    def explore(self, candidates: list[Candidate], *, fitting: bool = False) -> list[Candidate]:
+        """Best bound first; ends when no bound is below the best objective. What is left. ``fitting``: and what surely
+        needs more memory than there is."""
         waiting = [(candidate.rank, number, candidate) for number, candidate in enumerate(candidates)]
         heapq.heapify(waiting)
         numbers = itertools.count(len(waiting))
@@ -286,7 +290,7 @@ class _Search:
             if enough or self._late():
                 self.complete = self.complete and enough
                 break
-            if self.quick and self.idle >= PATIENCE:
+            if (self.quick and self.idle >= PATIENCE) or (fitting and candidate.rank[0] >= UNREACHABLE_NS):
                 break
             if self.standing.best is None and candidate.late:  # a plan is wanted first
                 waiting.sort(key=lambda item: (item[2].late, item[0]))

@@ -54,9 +54,8 @@ def pipelines(bounds: list[int], others: list[int], most_us: int = BEST_NS // 10
     tried += [
         Tried(full=full, microbatches=1, schedule=None, bound_ns=1000 * bound, objective_ns=None) for bound in others
     ]
-    standing = SimpleNamespace(
-        tried=tried, best=SimpleNamespace(objective_ns=BEST_NS), bounds=SimpleNamespace(again=lambda _: (None, None))
-    )
+    bounding = SimpleNamespace(again=lambda _: (None, None), asked=lambda _, work: work(), problems=0, price=0.0)
+    standing = SimpleNamespace(tried=tried, best=SimpleNamespace(objective_ns=BEST_NS), bounds=bounding)
     found = Raising(cast(Standing, standing), most_ns=1000 * most_us)
     found.settled = dict(enumerate(made))
     return found
