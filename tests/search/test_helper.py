@@ -202,7 +202,7 @@ def test_one_that_is_stuck_is_given_up(helped: Start, forked: list[int]) -> None
     assert all_ended(forked)
 
 
-MANY = 2000  # of a kilobyte each: more than is taken without waiting
+MANY = 200  # of a kilobyte each: more than is taken without waiting
 
 
 def test_one_that_does_not_listen_holds_nobody_up(helped: Start, forked: list[int]) -> None:
