@@ -21,7 +21,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
 
-STUCK_S = 15.0  # no bound takes so long
+STUCK_S = 30.0  # no bound takes so long
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Helper:
     _found: dict[Hashable, Any] = field(default_factory=dict)  # None: to be asked here
     _begun: set[Hashable] = field(default_factory=set)
     _unsent: deque[tuple[object, ...]] = field(default_factory=deque)
-    _sent_s: float = 0.0  # when the other one last took something, or there was nothing left to take
+    _sent_s: float = 0.0  # since when what is unsent waits, or when the other one last took some of it
     _other: Connection | None = None
     _pid: int = 0
 
@@ -146,6 +146,8 @@ class Helper:
     def _say(self, message: tuple[object, ...]) -> None:
         if self._other is None:
             return
+        if not self._unsent:
+            self._sent_s = time.monotonic()
         self._unsent.append(message)
         self._send()
 
@@ -155,9 +157,7 @@ class Helper:
             with suppress(OSError):  # it is done; what it said may not all have been heard
                 self._other.send(self._unsent.popleft())
             self._sent_s = time.monotonic()
-        if not self._unsent:
-            self._sent_s = time.monotonic()
-        elif time.monotonic() - self._sent_s > self.stuck_s:
+        if self._unsent and time.monotonic() - self._sent_s > self.stuck_s:
             self.stop()
 
     def hear(self, timeout_s: float) -> bool:
