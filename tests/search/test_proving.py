@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import cast
 
 from autopar.ir.mesh import Mesh
 from autopar.passes.build import Encoded
 from autopar.passes.found import Tried
+from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.piped import Pipelines
 from autopar.passes.pipelining import Shape, shapes
@@ -90,3 +91,22 @@ def test_no_bound_falls() -> None:
 
 def test_nothing_is_raised_once_time_is_up() -> None:
     assert prove(pipelines([700], []), overdue=True) == [700]
+
+
+def test_what_the_helper_has_raised_is_taken() -> None:
+    """For the best plan's time alone, and it is no problem more."""
+    found = pipelines([700], [])
+    bounds, (candidate,) = found.standing.bounds, found.settled.values()
+    asked_for: list[object] = []
+
+    def asked(key: object, work: object) -> Answer:
+        asked_for.append(key)
+        bounds.problems += 1
+        return Answer(800, 0, exact=True)
+
+    bounds.asked = asked  # type: ignore[method-assign]
+    assert [found.proven_ns(candidate, BEST_NS), found.proven_ns(candidate, 2 * BEST_NS)] == [800, 800]
+    assert len(set(asked_for)) == 2
+    assert (found.raised, bounds.problems) == ([], 0)
+    assert found.proven_ns(replace(candidate, bound_ns=BEST_NS), BEST_NS // 2) == 0
+    assert len(asked_for) == 2, "it was as high"
