@@ -25,6 +25,8 @@ from autopar.passes.bounds import Known
 from autopar.passes.build import Model
 from autopar.passes.comparing import not_slower, standards
 from autopar.passes.found import Found, Limits
+from autopar.passes.outer import Candidate
+from autopar.passes.plain import Plain
 from autopar.passes.positions import positions
 from autopar.passes.recipes import RECIPES
 from autopar.passes.search import search
@@ -93,6 +95,19 @@ def test_three_axes_keep_tensor_parallelism_inside_nodes() -> None:
     assert 2 % plan.mesh.get("tp", 1) == 0
     assert plan.schedule == ("1f1b" if plan.mesh.get("pp", 1) > 1 else None)
     assert plan.objective_s <= planned(like="megatron").objective_s
+
+
+def test_what_cannot_fit_is_not_worked_out_where_a_pipeline_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[tuple[str, ...]] = []
+
+    def counted(self: Plain, candidate: Candidate, *, hooked: bool) -> None:
+        asked_for.append(candidate.full.names)
+        original(self, candidate, hooked=hooked)
+
+    original = Plain.counted
+    monkeypatch.setattr(Plain, "counted", counted)
+    assert planned(like="hybrid_3d", memory_budget="6MB").mesh["pp"] == 4
+    assert asked_for == [("dp", "tp")], "of dp alone it was known"
 
 
 @pytest.mark.slow
