@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from autopar.ir.errors import IRError
 
@@ -188,24 +188,33 @@ def count_flops(columns: str, sizes: Mapping[str, int]) -> int:
 
     Words multiply, ``b*`` is every factor that starts with b, ``/b`` divides by b; parts between ``+`` add up.
     """
-    return sum(_product(part.split(), sizes) for part in columns.split("+")) if columns else 0
+    total = 0
+    for known, factors, shares in _parsed(columns, tuple(sizes)):
+        product = known
+        for factor in factors:
+            product *= sizes[factor]
+        for share in shares:
+            product //= sizes[share]
+        total += product
+    return total
 
 
-def _product(words: Sequence[str], sizes: Mapping[str, int]) -> int:
-    total, share = 1, 1
-    for word in words:
-        if word.isdigit():
-            total *= int(word)
-            continue
-        if word.startswith("/"):
-            share *= sizes[word[1:]]
-            continue
-        prefix = word.startswith("*") or word.endswith("*")
-        stem = word.rstrip("*")
-        total *= math.prod(
-            size for factor, size in sizes.items() if factor == word or (prefix and factor.startswith(stem))
-        )
-    return total // share
+@lru_cache(maxsize=4096)
+def _parsed(columns: str, names: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]:
+    """Of each part: its numbers' product, the factors (of these ``names``) that multiply and those that divide."""
+    parts = []
+    for part in columns.split("+"):
+        known, factors, shares = 1, list[str](), list[str]()
+        for word in part.split():
+            if word.isdigit():
+                known *= int(word)
+            elif word.startswith("/"):
+                shares.append(word[1:])
+            else:
+                prefix, stem = word.startswith("*") or word.endswith("*"), word.rstrip("*")
+                factors += [name for name in names if name == word or (prefix and name.startswith(stem))]
+        parts.append((known, tuple(factors), tuple(shares)))
+    return tuple(parts)
 
 
 @dataclass

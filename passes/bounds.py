@@ -22,6 +22,7 @@ from autopar.passes.candidate import with_time
 from autopar.passes.candidates import SEARCHED_AXES, data_parallel, divisors
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
+from autopar.passes.heavy import build_heavy
 from autopar.passes.heavy_bounds import HeavyBounds
 from autopar.passes.helper import Answer, Helper
 from autopar.passes.kinds import Kinds
@@ -136,7 +137,7 @@ class Bounds:
             model = self.model_for(schedule, pooled=pooled, alone=alone, uneven=candidate.uneven)
             ground = self.ground(model, candidate, inner=inner)
             if only_heavy:
-                made = self.heavy.build(model, ground, count, ample=ample)
+                made = build_heavy(model, ground, count, self.heavy.kept, ample=ample)
             else:
                 made = build(model, ground.found, ground.pricing, count, ample=ample, ground=ground)
             return made, ground.pricing

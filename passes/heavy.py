@@ -9,7 +9,6 @@ covers, so S + max(0, H - C) only falls where S and C are lowered by the same.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -17,16 +16,20 @@ import numpy as np
 
 from autopar.ir.graph import Graph, Node
 from autopar.ir.layout import Layout
-from autopar.ir.program import MICROBATCH_AXIS
 from autopar.passes.adding_up import Key, Parts, added_ns, parts
 from autopar.passes.build import Builder, Encoded, Model
+from autopar.passes.candidate import Mode
 from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
 from autopar.passes.positions import all_graphs, node_key
-from autopar.passes.problem import Chain, Problem, Table
+from autopar.passes.problem import Chain, Problem, Segment, Table
 from autopar.passes.segments import SegmentBuilder
 from autopar.passes.values import Values
+
+MODE = 0  # of a segment's variables
+ROUNDED_BYTES = 64  # so much of an operation's memory may come from rounding numbers of rows
+TIMES, HOLDS = ("sync_ns",), ("bytes", "transient_bytes", "saved_bytes")  # of ``Rest``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,33 +72,53 @@ def rest(model: Model, ground: Ground, microbatches: int, kept: Heavy) -> dict[s
 
 
 def build_heavy(
-    model: Model, ground: Ground, microbatches: int, kept: Heavy, beside: Mapping[str, Rest], *, ample: bool = False
+    model: Model, ground: Ground, microbatches: int, kept: Heavy, *, ample: bool = False
 ) -> Encoded:
-    """The problem of heavy operations on the mesh of ``ground``; no plan of it costs less or holds less.
+    """The problem of heavy operations on the mesh of ``ground``; no plan of it costs less or holds less."""
+    return _Heavy(model, ground, microbatches, ample, kept).build()
 
-    ``beside``: all else, by graph, on one device.
+
+def beside_all(
+    made: Encoded, devices: int, times: Mapping[str, Rest], holds: Mapping[str, Rest], smaller: int = 1
+) -> Problem:
+    """A problem of heavy operations with all else, whose ``times`` and memory are those of one device, by graph.
+
+    ``smaller``: with the memory of so many times as many microbatches, which hold so many times less of each. They
+    take no less time, and what is legal in so many is in fewer, so it bounds all multiples of the problem's own number
+    that divide theirs.
     """
-    return _Heavy(model, ground, microbatches, ample, kept, beside).build()
+    problem = made.problem
+
+    def whole(segment: Segment) -> Segment:
+        variables = made.variables[segment.name]
+        modes = variables[MODE].values
+        tables = [
+            table if any(variables[v].kind == "source" for v in table.variables) else _lighter(table, smaller)
+            for table in segment.tables
+        ]  # fmt: skip
+        share = {
+            field.name: np.array([
+                getattr(rest[segment.name], field.name)[mode.recompute] // devices
+                for mode in modes if isinstance(mode, Mode)
+            ], dtype=np.int64) for rest, names in ((times, TIMES), (holds, HOLDS)) for field in fields(Rest)
+            if field.name in names
+        }  # fmt: skip
+        tables.append(Table(variables=(MODE,), cover_ns=share["sync_ns"], **share))  # type: ignore[arg-type]
+        return replace(segment, tables=tuple(tables))
+
+    chains = (replace(chain, segment=whole(chain.segment)) for chain in problem.chains)
+    return replace(problem, root=whole(problem.root), chains=tuple(chains))
 
 
-def holding_as(problem: Problem, leaner: Problem) -> Problem | None:
-    """The problem with the memory of another, which has the same mesh and a multiple of its microbatches.
-
-    More microbatches hold less and take no less time, and what is legal with more is with fewer: of domains of equal
-    sizes all are the same. None where some are not.
-    """
-    segments = [[each.root, *(chain.segment for chain in each.chains)] for each in (problem, leaner)]
-    made = []
-    for own, other in zip(*segments, strict=True):
-        alike = own.domains == other.domains and len(own.tables) == len(other.tables)
-        if not alike or any(a.variables != b.variables for a, b in zip(own.tables, other.tables, strict=True)):
-            return None
-        made.append(replace(own, tables=tuple(
-            replace(a, bytes=b.bytes, transient_bytes=b.transient_bytes)
-            for a, b in zip(own.tables, other.tables, strict=True)
-        )))  # fmt: skip
-    chains = (replace(chain, segment=segment) for chain, segment in zip(problem.chains, made[1:], strict=True))
-    return replace(problem, root=made[0], chains=tuple(chains))
+def _lighter(table: Table, smaller: int) -> Table:
+    """What an operation's rows hold, so many times fewer of them; numbers of rows are rounded."""
+    if smaller == 1 or table.bytes is None:
+        return table
+    held, passing = (
+        None if each is None else np.maximum(each // smaller - ROUNDED_BYTES, 0)
+        for each in (table.bytes, table.transient_bytes)
+    )
+    return replace(table, bytes=held, transient_bytes=passing, saved_bytes=held)
 
 
 def _summed(segment: SegmentBuilder) -> Rest:
@@ -144,12 +167,9 @@ class _Light(Builder):
 
 
 class _Heavy(Builder):
-    def __init__(
-        self, model: Model, ground: Ground, microbatches: int, ample: bool, kept: Heavy, beside: Mapping[str, Rest]
-    ) -> None:
+    def __init__(self, model: Model, ground: Ground, microbatches: int, ample: bool, kept: Heavy) -> None:
         super().__init__(model, ground, microbatches, ample)
-        self.kept, self.beside = kept, beside
-        self.world = math.prod(size for axis, size in self.mesh.axes if axis != MICROBATCH_AXIS)
+        self.kept = kept
 
     def build(self) -> Encoded:
         graph = self.model.graph
@@ -161,12 +181,6 @@ class _Heavy(Builder):
     def _part(self, graph: Graph, *, root: bool) -> SegmentBuilder:
         into = self._segment(graph, root=root)
         self._edges(graph, into, self._produce(graph, into, {}), root=root)
-        share = {
-            field.name: np.array([
-                getattr(self.beside[graph.name], field.name)[mode.recompute] // self.world for mode in into.modes
-            ], dtype=np.int64) for field in fields(Rest)
-        }  # fmt: skip
-        into.tables.append(Table(variables=(into.mode,), cover_ns=share["sync_ns"], **share))  # type: ignore[arg-type]
         return into
 
     def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> Values:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autopar.cost_model import axis_groups
-from autopar.passes.build import Encoded, Model
+from autopar.ir.errors import UnsupportedError
+from autopar.passes.build import Encoded
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
-from autopar.passes.ground import Ground
-from autopar.passes.heavy import Heavy, Rest, build_heavy, heavy, holding_as, rest
+from autopar.passes.heavy import Heavy, Rest, beside_all, heavy, rest
 from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate
 from autopar.passes.pricing import Pricing
-from autopar.passes.problem import Problem
 from autopar.passes.reducing import Load, loads, reducing_ns
 from autopar.passes.solve import solver_of
 
@@ -34,8 +34,8 @@ class HeavyBounds:
     bounds: Bounds
     counts: Mapping[tuple[object, ...], Sequence[int]] = field(default_factory=dict)
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
-    rests: dict[int, dict[str, Rest]] = field(default_factory=dict)
-    latest: dict[tuple[object, ...], Problem | None] = field(default_factory=dict)
+    rests: dict[int, dict[str, Rest] | None] = field(default_factory=dict)
+    latest: dict[tuple[object, ...], Encoded | None] = field(default_factory=dict)
 
     @cached_property
     def there(self) -> bool:
@@ -48,17 +48,16 @@ class HeavyBounds:
         """Which operations they are."""
         return heavy(self.bounds.model)
 
-    def beside(self, count: int) -> dict[str, Rest]:
-        """What is not heavy on one device, in so many microbatches."""
+    def beside(self, count: int) -> dict[str, Rest] | None:
+        """What is not heavy on one device, in so many microbatches; None where that cannot be."""
         if count not in self.rests:
             model = self.bounds.model_for(None, pooled=True, alone=True)
             one = replace(self.bounds.alone("dp", 1), count=count)
-            self.rests[count] = rest(model, self.bounds.ground(model, one, inner=False), count, self.kept)
+            try:
+                self.rests[count] = rest(model, self.bounds.ground(model, one, inner=False), count, self.kept)
+            except UnsupportedError:
+                self.rests[count] = None
         return self.rests[count]
-
-    def build(self, model: Model, ground: Ground, count: int, *, ample: bool) -> Encoded:
-        """Their problem on the mesh of ``ground``."""
-        return build_heavy(model, ground, count, self.kept, self.beside(count), ample=ample)
 
     @cached_property
     def _loads(self) -> tuple[Load, ...]:
@@ -117,27 +116,26 @@ class HeavyBounds:
             self.known[key] = None if answer is None else answer.bound_ns
         return self.known[key]
 
-    def _encoded(self, candidate: Candidate, count: int) -> Problem | None:
-        """The latest few are kept, since runs of one mesh have ends in common."""
+    def _encoded(self, candidate: Candidate, count: int) -> Encoded | None:
+        """The latest few are kept, since runs of one mesh have beginnings in common."""
         ample = bool(candidate.more)
         key = candidate.full.axes, candidate.schedule, count, ample
         if key not in self.latest:
             one = replace(candidate, count=count)
             found = self.bounds.encode(one, candidate.schedule, ample=ample, only_heavy=True)
-            self.latest[key] = None if found is None else found[0].problem
-        problem = self.latest[key] = self.latest.pop(key)
+            self.latest[key] = None if found is None else found[0]
+        made = self.latest[key] = self.latest.pop(key)
         if len(self.latest) > KEPT:
             del self.latest[next(iter(self.latest))]
-        return problem
+        return made
 
     def _solved(self, candidate: Candidate, least: int, most: int) -> Answer | None:
         """In ``least`` microbatches, holding what ``most`` do: a bound of all numbers between."""
-        problem = self._encoded(candidate, least)
-        if problem is not None and most > least:
-            leaner = self._encoded(candidate, most)
-            problem = None if leaner is None else holding_as(problem, leaner)
-        if problem is None:
+        made, times, holds = self._encoded(candidate, least), self.beside(least), self.beside(most)
+        if made is None or times is None or holds is None:
             return None
+        devices = math.prod(size for _, size in candidate.mesh.axes)
+        problem = beside_all(made, devices, times, holds, most // least)
         places = 1 if candidate.shape is None else candidate.shape.places
         memory = UNLIMITED_BYTES if candidate.more else self.bounds.memory_bytes * places
         solver = solver_of(problem, memory_bytes=memory)

@@ -121,6 +121,7 @@ def keep(
     out = np.zeros((len(fields(Kept)), *shape), dtype=np.int64)
     # the level is no matter where nobody may cut the parameter, recomputation never is
     cache: dict[tuple[object, ...], _Numbers] = {}
+    rows: dict[tuple[object, ...], IntArray] = {}  # by all that those of one storage follow from
     divisible = stored.trainable and bool(fact.type.shape)
     for i, layout in enumerate(layouts):
         uneven = layout.is_padded(fact.type.shape)
@@ -133,6 +134,10 @@ def keep(
             # FSDP2 puts even parts together only; of a set some layouts may turn out not to be needed
             some = owned or any(runtime_axes(layout, (one,), trainable=divisible) for one in need)
             whole_only = uneven and not stored.buffer and bool(some)
+            signature = i, owned, late, kept_as_used, whole_only
+            if signature in rows:
+                out[:, i, j] = rows[signature]
+                continue
             row: list[_Numbers] = []
             for mode in modes:
                 if (mode.zero < 3 and not kept_as_used) or (mode.zero and whole_only):
@@ -148,7 +153,7 @@ def keep(
                         ) for one in (mode, *(hybrid.get(mode, ()) if owned else ()))
                     )  # fmt: skip
                 row.append(found)
-            out[:, i, j] = np.array(row, dtype=np.int64).T
+            out[:, i, j] = rows[signature] = np.array(row, dtype=np.int64).T
     return Kept(**{field.name: numbers for field, numbers in zip(fields(Kept), out, strict=True)})
 
 

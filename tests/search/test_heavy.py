@@ -10,13 +10,15 @@ import pytest
 from autopar.arguments import check
 from autopar.compiling import ready
 from autopar.models import resolve
+from autopar.passes import search as searching
 from autopar.passes.bounds import Bounds
-from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
+from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS, Limits
 from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
 from autopar.passes.solve import solve
+from autopar.passes.standing import Standing
 
 SHARES = (1.0, 0.6, 0.35)  # of what the fastest placement of the mesh holds
 
@@ -98,7 +100,39 @@ def test_one_problem_rules_out_all_numbers_of_microbatches_that_it_stands_for() 
     assert list(bounds.heavy.runs(one)) == []
     for count in (2, 4, 8, 16, 32, 64):
         assert bounds.heavy.bound_ns(replace(one, count=count), 10**9) == UNREACHABLE_NS
-    assert bounds.problems == 2  # of the fewest and of the most
+    assert bounds.problems == 1
+
+
+def test_what_stands_for_several_numbers_of_microbatches_is_a_bound_of_each() -> None:
+    """Also within memory of which the most need least."""
+    bounds, candidates = short_of_memory(batch=64)
+    bounds.heavy.counts = counts_by_mesh(candidates)
+    reached: set[tuple[bool, bool]] = set()
+    for budget in (8 * 10**9, 12 * 10**9, 40 * 10**9):
+        within = replace(bounds, memory_bytes=budget, known={}, exact=set())
+        within.heavy.counts = bounds.heavy.counts
+        for mesh in candidates:
+            for count in (mesh.count, *mesh.more):
+                one = replace(mesh, more=(), count=count)
+                own = within.heavy.within_run(one, count, count)
+                runs = [within.heavy.within_run(one, *run) for run in within.heavy.runs(one)]
+                if own is not None:
+                    assert all(run is not None and run <= own for run in runs)
+                    reached.update((own < UNREACHABLE_NS, run == own) for run in runs)
+    assert reached >= {(True, True), (True, False), (False, True)}
+
+
+def test_a_mesh_that_is_slow_in_any_number_of_microbatches_takes_one_problem() -> None:
+    """But no number is left out as long as one may be faster than the best plan."""
+    bounds, candidates = short_of_memory(batch=64)
+    one = replace(next(c for c in candidates if c.more), rung=Rung.POOLED)
+    limits = Limits(memory_bytes=bounds.memory_bytes)
+    state = searching._Search(Standing(bounds, limits), lambda _: None, False)
+    state.standing.best_ns = 1
+    (left,) = state.raised(one)
+    assert (left.rung, left.more, bounds.problems) == (Rung.HEAVY, one.more, 1)
+    state.standing.best_ns = left.bound_ns + 1
+    assert [each.count for each in state.raised(one)] == [one.count, *one.more]
 
 
 def test_experts_that_nothing_splits_enough_are_ruled_out_without_a_problem_of_the_whole() -> None:
