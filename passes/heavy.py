@@ -10,7 +10,8 @@ covers, so S + max(0, H - C) only falls where S and C are lowered by the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from autopar.passes.values import Values
 
 MODE = 0  # of a segment's variables
 ROUNDED_BYTES = 64  # so much of an operation's memory may come from rounding numbers of rows
-TIMES, HOLDS = ("sync_ns",), ("bytes", "transient_bytes", "saved_bytes")  # of ``Rest``
+SUMMED = ("sync_ns", "bytes", "transient_bytes", "saved_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,21 +55,34 @@ def heavy(model: Model) -> Heavy:
     return Heavy(operations=operations, parameters=frozenset(parameters), parts=parts(model, operations))
 
 
+# What all that is not heavy takes and holds, of one call of a graph: by number of a table's, [way to recompute].
+Sums: TypeAlias = Mapping[str, Mapping[str, int]]
+
+
 @dataclass(frozen=True)
 class Rest:
-    """What all that is not heavy takes and holds, by way to recompute: ns and bytes, of one call of a graph."""
+    """Of parameters, and of what has as many rows as a microbatch."""
 
-    sync_ns: Mapping[str, int]
-    bytes: Mapping[str, int]
-    transient_bytes: Mapping[str, int]
-    saved_bytes: Mapping[str, int]
+    parameters: Sums
+    rows: Sums
+
+    def share(self, name: str, recompute: str, devices: int, smaller: int) -> int:
+        """Of one of so many devices, if memory of rows is so many times less."""
+        rows = self.rows[name][recompute]
+        if name != "sync_ns" and smaller > 1:
+            rows = max(0, rows // smaller - ROUNDED_BYTES)
+        return (self.parameters[name][recompute] + rows) // devices
 
 
 def rest(model: Model, ground: Ground, microbatches: int, kept: Heavy) -> dict[str, Rest]:
     """That of each graph on one device, whose ``ground`` it is."""
     builder = _Light(model, ground, microbatches, kept)
     builder.build()
-    return {name: _summed(segment) for name, segment in builder.segments.items()}
+    return {
+        graph.name: _summed(builder.segments[graph.name], {
+            node.result.name for kind in ("param", "buffer", "constant") for node in graph.sources(kind)
+        }) for graph in all_graphs(model.graph) if graph.name in builder.segments
+    }  # fmt: skip
 
 
 def build_heavy(
@@ -78,10 +92,8 @@ def build_heavy(
     return _Heavy(model, ground, microbatches, ample, kept).build()
 
 
-def beside_all(
-    made: Encoded, devices: int, times: Mapping[str, Rest], holds: Mapping[str, Rest], smaller: int = 1
-) -> Problem:
-    """A problem of heavy operations with all else, whose ``times`` and memory are those of one device, by graph.
+def beside_all(made: Encoded, devices: int, beside: Mapping[str, Rest], smaller: int = 1) -> Problem:
+    """A problem of heavy operations with all else, whose time and memory are those of one device, by graph.
 
     ``smaller``: with the memory of so many times as many microbatches, which hold so many times less of each. They
     take no less time, and what is legal in so many is in fewer, so it bounds all multiples of the problem's own number
@@ -90,19 +102,16 @@ def beside_all(
     problem = made.problem
 
     def whole(segment: Segment) -> Segment:
-        variables = made.variables[segment.name]
-        modes = variables[MODE].values
+        variables, rest = made.variables[segment.name], beside[segment.name]
+        modes = [mode.recompute for mode in variables[MODE].values if isinstance(mode, Mode)]
         tables = [
             table if any(variables[v].kind == "source" for v in table.variables) else _lighter(table, smaller)
             for table in segment.tables
         ]  # fmt: skip
         share = {
-            field.name: np.array([
-                getattr(rest[segment.name], field.name)[mode.recompute] // devices
-                for mode in modes if isinstance(mode, Mode)
-            ], dtype=np.int64) for rest, names in ((times, TIMES), (holds, HOLDS)) for field in fields(Rest)
-            if field.name in names
-        }  # fmt: skip
+            name: np.array([rest.share(name, mode, devices, smaller) for mode in modes], dtype=np.int64)
+            for name in SUMMED
+        }
         tables.append(Table(variables=(MODE,), cover_ns=share["sync_ns"], **share))  # type: ignore[arg-type]
         return replace(segment, tables=tuple(tables))
 
@@ -121,20 +130,23 @@ def _lighter(table: Table, smaller: int) -> Table:
     return replace(table, bytes=held, transient_bytes=passing, saved_bytes=held)
 
 
-def _summed(segment: SegmentBuilder) -> Rest:
-    """The least of every table by mode."""
-    total = {name: np.zeros(len(segment.modes), dtype=np.int64) for name in (field.name for field in fields(Rest))}
-    for table in segment.segment().tables:
+def _summed(builder: SegmentBuilder, parameters: set[str]) -> Rest:
+    """The least of every table by mode. ``parameters``: their names, and those of others that have no rows."""
+    totals = [{name: np.zeros(len(builder.modes), dtype=np.int64) for name in SUMMED} for _ in range(2)]
+    for table in builder.segment().tables:
+        read = [builder.variables[v] for v in table.variables]
+        total = totals[not any(each.kind == "source" and each.name in parameters for each in read)]
+        at = table.variables.index(builder.mode) if builder.mode in table.variables else None
         for name, sums in total.items():
             array = getattr(table, name)
             if array is not None:
-                at = table.variables.index(segment.mode) if segment.mode in table.variables else None
-                others = tuple(n for n in range(array.ndim) if n != at)
-                sums += array.min(axis=others)
-    return Rest(**{
-        name: {mode.recompute: int(n) for mode, n in zip(segment.modes, sums, strict=True)}
-        for name, sums in total.items()
-    })  # fmt: skip
+                sums += array.min(axis=tuple(n for n in range(array.ndim) if n != at))
+    return Rest(*(
+        {
+            name: {mode.recompute: int(n) for mode, n in zip(builder.modes, sums, strict=True)}
+            for name, sums in total.items()
+        } for total in totals
+    ))  # fmt: skip
 
 
 def computed(model: Model) -> Iterator[tuple[Key, Graph, Node]]:

@@ -131,11 +131,11 @@ class HeavyBounds:
 
     def _solved(self, candidate: Candidate, least: int, most: int) -> Answer | None:
         """In ``least`` microbatches, holding what ``most`` do: a bound of all numbers between."""
-        made, times, holds = self._encoded(candidate, least), self.beside(least), self.beside(most)
-        if made is None or times is None or holds is None:
+        made, beside = self._encoded(candidate, least), self.beside(least)
+        if made is None or beside is None:
             return None
         devices = math.prod(size for _, size in candidate.mesh.axes)
-        problem = beside_all(made, devices, times, holds, most // least)
+        problem = beside_all(made, devices, beside, most // least)
         places = 1 if candidate.shape is None else candidate.shape.places
         memory = UNLIMITED_BYTES if candidate.more else self.bounds.memory_bytes * places
         solver = solver_of(problem, memory_bytes=memory)

@@ -7,6 +7,7 @@ finds.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -90,6 +91,8 @@ class Helper:
                 ours.close()
                 self.here, self.best, self._other = True, best, other
                 work()
+            except Exception:  # what it found until then is kept
+                logging.getLogger(__name__).warning("a helper failed, its search goes on alone", exc_info=True)
             finally:
                 os._exit(0)  # nothing that is registered for the end of the process is the helper's to do
         other.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -231,10 +233,14 @@ def test_one_that_is_at_work_hears_later_what_it_was_told(helped: Start) -> None
     made.stop()
 
 
-def test_one_that_fails_is_done_without(helped: Start, forked: list[int]) -> None:
+def test_one_that_fails_is_done_without_and_why_is_told(
+    helped: Start, forked: list[int], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler(sys.__stderr__)])
+
     def work(here: Helper) -> None:
         here.asked("bound", lambda: TEN)
-        raise MemoryError
+        raise MemoryError("no room for a bound")
 
     made = helped(work)
     made.hear(60.0)
@@ -242,6 +248,9 @@ def test_one_that_fails_is_done_without(helped: Start, forked: list[int]) -> Non
         made.hear(60.0)
     assert made.asked("bound", never) == (TEN, True)
     assert made.asked("another", lambda: TEN) == (TEN, False)
+    told = capfd.readouterr().err
+    assert "its search goes on alone" in told
+    assert "no room for a bound" in told
 
 
 def test_it_ends_with_the_search(helped: Start, forked: list[int]) -> None:
