@@ -17,7 +17,7 @@ from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate
 from autopar.passes.pricing import Pricing
 from autopar.passes.reducing import Load, loads, reducing_ns
-from autopar.passes.solve import solver_of
+from autopar.passes.solve import listed_bound_ns, solver_of
 
 if TYPE_CHECKING:
     from autopar.passes.bounds import Bounds
@@ -138,6 +138,9 @@ class HeavyBounds:
         problem = beside_all(made, devices, beside, most // least)
         places = 1 if candidate.shape is None else candidate.shape.places
         memory = UNLIMITED_BYTES if candidate.more else self.bounds.memory_bytes * places
+        listed = listed_bound_ns(problem, memory)
+        if listed is not None:
+            return Answer(int(min(listed, UNREACHABLE_NS)), 0, exact=True)
         solver = solver_of(problem, memory_bytes=memory)
         found = solver.solution(0)
         self.bounds.evaluations += solver.evaluations

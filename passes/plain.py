@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.build import Encoded
+from autopar.passes.found import UNLIMITED_BYTES
 from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.paced import pace
@@ -161,8 +162,10 @@ class Plain:
                 break
 
     def peak(self, candidate: Candidate, solution: Solution, encoded: tuple[Encoded, Pricing]) -> int:
-        """Most bytes that are held at once."""
+        """Most bytes that are held at once; where memory is ignored, about so many."""
         bounds, enough = self.standing.bounds, self.standing.limits.memory_bytes
+        if enough >= UNLIMITED_BYTES:
+            return solution.bytes
         key = encoded[0], solution.root, solution.calls
         if key not in self.peaks:
             self.peaks = {key: peak_bytes(bounds, encoded, candidate, solution, enough=enough)}  # seldom asked twice

@@ -6,7 +6,8 @@
 3. ``master``: OR-tools picks counts of them; as the list is complete up to ``cut``, its bound and ``cut``
    bound the whole problem.
 
-``solver`` does so for a problem as a whole, ``split`` for one state after the other of what many calls share.
+``solver`` does so for a problem as a whole, ``split`` for one state after the other of what many calls share; ``listed``
+bounds one whose segments share nothing but memory.
 All limits are counts of work, so that equal problems have equal answers. ``check`` recomputes every answer.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 
 from autopar.passes.problem import Problem, verify_problem
+from autopar.passes.solve.listed import listed_bound_ns
 from autopar.passes.solve.model import Model, between
 from autopar.passes.solve.progress import CLOSE
 from autopar.passes.solve.refined import refined_bound_ns
@@ -34,6 +36,7 @@ __all__ = [
     "Status",
     "apart",
     "between",
+    "listed_bound_ns",
     "refined_bound_ns",
     "solve",
     "solver_of",
