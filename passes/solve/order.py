@@ -16,7 +16,7 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-EASY_ENTRIES, HARD_ENTRIES = 1 << 15, 1 << 21
+EASY_ENTRIES, HARD_ENTRIES = 1 << 18, 1 << 21
 RESTARTS, MOVES = 20, 600
 VARIABLES = 400  # of a segment with more of them fewer restarts and moves are tried, which take as long each
 SPREAD = 0.4
