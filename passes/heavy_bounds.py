@@ -55,8 +55,9 @@ class HeavyBounds:
             one = replace(self.bounds.alone("dp", 1), count=count)
             try:
                 self.rests[count] = rest(model, self.bounds.ground(model, one, inner=False), count, self.kept)
-            except UnsupportedError:
+            except UnsupportedError as error:
                 self.rests[count] = None
+                self.bounds.uncut.setdefault(count, error)
         return self.rests[count]
 
     @cached_property
@@ -131,7 +132,7 @@ class HeavyBounds:
 
     def _solved(self, candidate: Candidate, least: int, most: int) -> Answer | None:
         """In ``least`` microbatches, holding what ``most`` do: a bound of all numbers between."""
-        made, beside = self._encoded(candidate, least), self.beside(least)
+        beside, made = self.beside(least), self._encoded(candidate, least)
         if made is None or beside is None:
             return None
         devices = math.prod(size for _, size in candidate.mesh.axes)

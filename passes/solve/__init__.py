@@ -6,8 +6,8 @@
 3. ``master``: OR-tools picks counts of them; as the list is complete up to ``cut``, its bound and ``cut``
    bound the whole problem.
 
-``solver`` does so for a problem as a whole, ``split`` for one state after the other of what many calls share; ``listed``
-bounds one whose segments share nothing but memory.
+``solver`` does so for a problem as a whole, ``split`` for one state after the other of what many calls share;
+``listed`` bounds one whose segments share nothing but memory.
 All limits are counts of work, so that equal problems have equal answers. ``check`` recomputes every answer.
 """
 

@@ -23,7 +23,7 @@ import numpy as np
 from autopar.passes.problem import FIELDS, FORBIDDEN, FloatArray, IntArray, Problem, Segment, Table
 
 MOST_CHOICES = 1 << 16
-SAFE = 1 - 1e-9  # what rounding may have added
+ROUNDED = 1e-9  # what rounding may have added, as a part
 
 Point: TypeAlias = tuple[float, float]  # bytes, ns
 
@@ -48,7 +48,7 @@ def listed_bound_ns(problem: Problem, memory_bytes: int) -> float | None:
         if passing.any() and best < math.inf:
             hulls = [*bare[:at], _hull(held + passing / count, times), *bare[at + 1 :]]
             best = max(best, _least_ns(hulls, calls, memory_bytes))
-    return best * SAFE
+    return best * (1 - ROUNDED)
 
 
 def _choices(segment: Segment) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -104,9 +104,10 @@ def _least_ns(hulls: Sequence[Sequence[Point]], calls: Sequence[int], memory_byt
          reversed([*itertools.pairwise(hull)])]
         for hull, count in zip(hulls, calls, strict=True)
     ))  # fmt: skip
+    over = held - memory_bytes
     for price, saved in savings:
-        if held <= memory_bytes:
+        if over <= 0:
             break
-        taken = min(saved, held - memory_bytes)
-        held, time = held - taken, time + price * taken
-    return time if held <= memory_bytes else math.inf
+        time += price * min(saved, over)
+        over = over - saved if saved < over else 0.0
+    return time if over <= ROUNDED * held else math.inf

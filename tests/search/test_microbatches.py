@@ -12,6 +12,7 @@ from torch import nn
 
 import autopar
 from autopar.ir.errors import UnsupportedError
+from autopar.nn import MoE
 from autopar.passes.build import build
 from tests.search.test_free_pipelines import Wide
 
@@ -42,6 +43,27 @@ def test_a_number_of_microbatches_is_refused_on_one_mesh_and_one_device(monkeypa
     assert all(times <= 2 for count, times in tried.items() if count > 1)
     with pytest.raises(UnsupportedError, match="changes the buffer norm"):
         autopar.plan(Normed(), batch, cluster="1x8xH100-SXM", num_microbatches=2)
+
+
+class Centred(nn.Module):
+    """Experts, and a mean over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.moe, self.last = nn.Linear(32, 64), MoE(64, 64, 8), nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        mixed, *_ = self.moe((hidden - hidden.mean(0))[:, None])
+        return nn.functional.cross_entropy(self.last(mixed[:, 0]), y)
+
+
+def test_why_a_mixture_cannot_take_a_number_of_microbatches_is_told() -> None:
+    """What experts alone say of it does not hide that."""
+    batch = torch.zeros(64, 32), torch.zeros(64, dtype=torch.long)
+    assert autopar.plan(Centred(), batch, cluster="1x8xH100-SXM").num_microbatches == 1
+    with pytest.raises(UnsupportedError, match="works across the batch"):
+        autopar.plan(Centred(), batch, cluster="1x8xH100-SXM", num_microbatches=2)
 
 
 def test_a_pipeline_is_given_a_batch_that_no_power_of_two_divides() -> None:

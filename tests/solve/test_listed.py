@@ -73,6 +73,19 @@ def test_calls_of_one_block_differ_where_memory_asks_for_it() -> None:
     assert listed_bound_ns(problem, 199) == math.inf
 
 
+@pytest.mark.parametrize("most", [3, 7, 11])
+def test_bytes_that_do_not_divide_by_calls_still_fit(most: int) -> None:
+    """What mixtures of choices hold is no whole number of bytes."""
+    for count in (3, 7, 61):
+        problem = calls(count, sync_ns=[10, 30], bytes=[10**9 + most, 10**8], transient_bytes=[10**7 + 1, 10**6 + most])
+        least = count * 10**8 + 10**6 + most
+        for budget in range(least, least + count * 10**8, 10**7 + 3):
+            bound = listed_bound_ns(problem, budget)
+            assert bound is not None
+            assert 5 + count * 10 - 1 <= bound <= 5 + count * 30
+        assert listed_bound_ns(problem, least - 2000) == math.inf
+
+
 def test_what_is_held_in_passing_counts_once() -> None:
     problem = calls(2, sync_ns=[10], bytes=[3], transient_bytes=[4])
     assert listed_bound_ns(problem, 10) == pytest.approx(25)
