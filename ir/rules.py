@@ -186,7 +186,8 @@ def partial_sets(text: str) -> tuple[tuple[int, ...], ...]:
 def count_flops(columns: str, sizes: Mapping[str, int]) -> int:
     """What ``Row.flops`` says for factors of these sizes.
 
-    Words multiply, ``b*`` is every factor that starts with b, ``/b`` divides by b; parts between ``+`` add up.
+    Words multiply, ``b*`` is every factor that starts with b, ``/b`` divides by b; parts between ``+`` add up. No words
+    are none.
     """
     total = 0
     for known, factors, shares in _parsed(columns, tuple(sizes)):
@@ -203,7 +204,7 @@ def count_flops(columns: str, sizes: Mapping[str, int]) -> int:
 def _parsed(columns: str, names: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]:
     """Of each part: its numbers' product, the factors (of these ``names``) that multiply and those that divide."""
     parts = []
-    for part in columns.split("+"):
+    for part in columns.split("+") if columns else ():
         known, factors, shares = 1, list[str](), list[str]()
         for word in part.split():
             if word.isdigit():

@@ -73,3 +73,10 @@ def test_products_are_those_of_the_row() -> None:
     tokens = math.prod(tensors[4].shape)
     systems = tokens * c * (d + v)
     assert counter.get_total_flops() + systems == said(row(node).flops, tensors, node)
+
+
+def test_a_row_without_words_says_nothing() -> None:
+    sizes = {"t": 3, "h": 5, "h2": 7, "e": 2}
+    assert count_flops("", sizes) == 0
+    assert count_flops("2 t h*", sizes) == 2 * 3 * 5 * 7
+    assert count_flops("2 t h h2 /e + 4 t", sizes) == 3 * 5 * 7 + 12
