@@ -55,7 +55,7 @@ def heavy(model: Model) -> Heavy:
     return Heavy(operations=operations, parameters=frozenset(parameters), parts=parts(model, operations))
 
 
-# What all that is not heavy takes and holds, of one call of a graph: by number of a table's, [way to recompute].
+# What all that is not heavy takes and holds, of one call: by name as in ``SUMMED``, then by way to recompute.
 Sums: TypeAlias = Mapping[str, Mapping[str, int]]
 
 

@@ -29,6 +29,7 @@ from autopar.passes.pricing import Pricing
 from autopar.passes.problem import IntArray, Problem
 from autopar.passes.solve import Solution
 from autopar.passes.solve.check import measure_assignment, measure_instance
+from autopar.passes.solve.columns import faster_with_more
 from autopar.passes.units import Cost, call_cost
 
 # The chain, and the values of its block's variables.
@@ -279,11 +280,8 @@ class Places:
             shared, own_ns = _shared(len(known), n), np.array([one.cost.time_ns for one in known])
             sizes = np.add.outer(sizes, shared @ own).ravel()
             times = np.add.outer(times, shared @ own_ns).ravel()
-        order = np.lexsort((times, sizes))
-        sizes, times = sizes[order], times[order]
-        faster = np.flatnonzero(times[1:] < np.minimum.accumulate(times)[:-1]) + 1
-        at = np.concatenate([[0], faster])
-        return Ways(sizes[at].tolist(), times[at].tolist(), order[at].tolist())
+        at = faster_with_more(sizes, times)
+        return Ways(sizes[at].tolist(), times[at].tolist(), at.tolist())
 
     def values(self, place: int, first: int, after: int) -> Iterator[tuple[int, ...]]:
         """Of each call, those that hold least first."""

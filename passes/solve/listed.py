@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autopar.passes.problem import FIELDS, FORBIDDEN, FloatArray, IntArray, Problem, Segment, Table
+from autopar.passes.solve.columns import faster_with_more
 
 MOST_CHOICES = 1 << 16
 ROUNDED = 1e-9  # what rounding may have added, as a part
@@ -79,11 +80,9 @@ def _spread(table: Table, array: IntArray, variables: int) -> IntArray:
 
 def _hull(held: FloatArray, times: FloatArray) -> list[Point]:
     """The lower hull of all points, from the leanest to the fastest; each is faster than the one before."""
-    order = np.lexsort((times, held))
-    held, times = held[order], times[order]
-    faster = np.r_[True, times[1:] < np.minimum.accumulate(times)[:-1]]
+    at = faster_with_more(held, times)
     found: list[Point] = []
-    for point in zip(held[faster].tolist(), times[faster].tolist(), strict=True):
+    for point in zip(held[at].tolist(), times[at].tolist(), strict=True):
         while len(found) > 1 and _above(found[-2], found[-1], point):
             found.pop()
         found.append(point)
