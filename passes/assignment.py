@@ -19,7 +19,7 @@ from autopar.passes.candidate import Inside, Mode, reduces_gradients
 from autopar.passes.positions import node_key
 from autopar.passes.segments import Variable
 from autopar.passes.solve import Solution
-from autopar.passes.strategies import Strategy, parse_choices, strategy
+from autopar.passes.strategies import Joint, Strategy, parse_choices, strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,8 @@ def _variant(graph: Graph, variables: tuple[Variable, ...], values: tuple[int, .
             mode = chosen
         elif isinstance(chosen, Strategy):
             nodes[variable.name] = chosen
+        elif isinstance(chosen, Joint):
+            nodes.update(zip(chosen.nodes, chosen.strategies, strict=True))
         elif isinstance(chosen, Layout) and variable.kind in ("source", "shared"):
             layouts[variable.name] = chosen
     inputs = {node.result.name for node in graph.sources("input")}

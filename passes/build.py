@@ -1,8 +1,8 @@
 """Folded graph + mesh + prices → ``Problem``, and how to read its solution.
 
-Every operation is a variable over its strategies, every parameter one over its storages, every value with
-several consumers a hub; a block is a segment whose carried and shared values are variables shared with
-the main graph.
+Every operation, or region of light ones, is a variable over its strategies, every parameter one over its storages,
+every value with several consumers a hub; a block is a segment whose carried and shared values are variables shared
+with the main graph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autopar.ir.errors import InfeasibleError, IRError, UnsupportedError
+from autopar.ir.errors import IRError
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
 from autopar.ir.losses import ROW_MAX, STATS
@@ -27,13 +27,15 @@ from autopar.passes.early_costs import EarlyCosts
 from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
+from autopar.passes.legal import legal_strategies
 from autopar.passes.microbatches import refuse_crossing, refuse_writes
 from autopar.passes.positions import BATCH_AXES, Positions, all_graphs, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import Chain, Problem
+from autopar.passes.regions import Region, regions
 from autopar.passes.segments import SegmentBuilder, Variable
 from autopar.passes.storage import as_used, keep, settled_axes, storages
-from autopar.passes.strategies import NOTHING, NodeShapes, Strategy
+from autopar.passes.strategies import NodeShapes, Strategy
 from autopar.passes.values import Values
 
 
@@ -143,8 +145,9 @@ class Builder:
 
     def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> Values:
         """Variables of all nodes. ``given``: layouts in which a block's inputs may come."""
-        values = Values(graph)
+        values, placed = Values(graph), self._regions(graph)
         for node in graph.nodes:
+            region = placed.get(node.results[0].name)
             if graph is self.model.graph and node.target != "input" and node.results[0].name not in self.model.live:
                 continue
             if node.target == "call":
@@ -154,9 +157,31 @@ class Builder:
                 layouts = given.get(name) or (self._input_layout(node),)
                 kind = "shared" if name in given else "source"
                 values.set(name, into.variable(kind, name, layouts), layouts)
-            elif node.target not in SOURCES:
+            elif region is not None and region.root is node:
+                self._region(graph, into, region, values)
+            elif region is None and node.target not in SOURCES:
                 self._node(graph, into, node, values)
         return values
+
+    def _regions(self, graph: Graph) -> Mapping[str, Region]:
+        """Of a block, and of the main graph where its operations do not stand in different stages."""
+        model, known = self.model, self.ground.regions
+        main, piped = graph is model.graph, model.settings.schedule is not None
+        if (graph.name, piped) not in known:
+            names = {node.results[0].name for node in graph.nodes}
+            apart = model.pure.union(names - model.live) if main else frozenset[str]()
+            made = {} if main and piped else regions(model, self.ground, graph, self._legal, apart)
+            known[graph.name, piped] = made
+        return known[graph.name, piped]
+
+    def _region(self, graph: Graph, into: SegmentBuilder, region: Region, values: Values) -> None:
+        variable = into.variable("node", region.root.results[0].name, region.joints)
+        into.region(variable, region)
+        keeps = self.ground.keeps[node_key(graph, region.root)]
+        for value, layouts in zip(region.root.results, region.results, strict=True):
+            values.set(value.name, variable, layouts, saved=keeps.result)
+        for name, needs, saves in region.operands:
+            values.consumers[name].append(Consumer(variable, needs, saves))
 
     def _input_layout(self, node: Node) -> Layout:
         """All batch inputs share one layout: the batch over every axis that may split it and fits."""
@@ -246,62 +271,36 @@ class Builder:
 
     def _out_layouts(self, block: Graph) -> list[tuple[Layout, ...]]:
         """Layouts in which each output of a block may leave it."""
-        producers = block.producers()
+        producers, placed = block.producers(), self._regions(block)
         found = []
         for name in block.outputs:
             node = producers[name]
             if node.target in SOURCES:
                 raise IRError(f"block {block.name} returns its own {node.target} {name}")
-            index = [value.name for value in node.results].index(name)
-            found.append(tuple(dict.fromkeys(self.ground.layouts(self._legal(block, node))[1][index])))
+            index, region = [value.name for value in node.results].index(name), placed.get(node.results[0].name)
+            made = self.ground.layouts(self._legal(block, node))[1] if region is None else region.results
+            found.append(tuple(dict.fromkeys(made[index])))
         return found
 
     def _needs(self, block: Graph) -> dict[str, tuple[Layout, ...]]:
         """Layouts that the consumers of each block input may need."""
         needs: dict[str, dict[Layout, None]] = {source.result.name: {} for source in block.sources("input")}
+        placed = self._regions(block)
         for node in block.nodes:
-            for index, name in enumerate(flat_operands(node)):
+            if node.target in SOURCES:
+                continue
+            region, read = placed.get(node.results[0].name), list[tuple[str | None, tuple[Layout, ...]]]()
+            if region is None:
+                read += zip(flat_operands(node), self.ground.layouts(self._legal(block, node))[0], strict=True)
+            elif region.root is node:
+                read += ((name, layouts) for name, layouts, _ in region.operands)
+            for name, layouts in read:
                 if name in needs:
-                    needs[name].update(dict.fromkeys(self.ground.layouts(self._legal(block, node))[0][index]))
+                    needs[name].update(dict.fromkeys(layouts))
         return {name: tuple(layouts) or (Layout.replicated(self.mesh),) for name, layouts in needs.items()}
 
     def _legal(self, graph: Graph, node: Node) -> tuple[Strategy, ...]:
-        """Strategies of a node that rules and constraints allow, each node's worked out once."""
-        key, operands = node_key(graph, node), flat_operands(node)
-        if key in self.legal:
-            return self.legal[key]
-        sums = self.model.rules[key].partial  # what takes no part of a sum need not know where there may be any
-        partial = [self.ground.partial[graph.name, n] if n and sums else frozenset() for n in operands]
-        legal = self.ground.strategies(key, tuple(partial))
-        if not legal:
-            raise UnsupportedError(f"{node.source or node.target}: no placement of {node.target} on mesh({self.mesh})")
-        if self._couples_batch(graph, node, legal):
-            raise UnsupportedError(
-                f"{node.source or node.results[0].name}: {node.target} works across the batch, so a step cannot be "
-                f"cut into {self.microbatches} microbatches; use num_microbatches=1, without pp"
-            )
-        demanded: list[str] = []
-        for index, name in enumerate(operands):
-            for constraint in self.constrained.get((graph.name, name or ""), ()):
-                legal = tuple(c for c in legal if (at := c.operands[index]) is not None and constraint.allows(at))
-                demanded.append(str(constraint))
-                if not legal:
-                    raise InfeasibleError(
-                        f"{' and '.join(demanded)}: no placement is left of {node.target} at {node.source} on "
-                        f"mesh({self.mesh})",
-                        details={"conflict": demanded},
-                    )
-        self.legal[key] = legal
-        return legal
-
-    def _couples_batch(self, graph: Graph, node: Node, legal: tuple[Strategy, ...]) -> bool:
-        """Whether a node that depends on parameters needs the batch whole although there are microbatches."""
-        if MICROBATCH_AXIS not in self.mesh.names or self.model.facts[graph.name, node.results[0].name].pure:
-            return False
-        at = self.mesh.index(MICROBATCH_AXIS)
-        return all(chosen.choices[at] == NOTHING for chosen in legal) and any(
-            name is not None and self.found.has(graph.name, name, "batch") for name in flat_operands(node)
-        )
+        return legal_strategies(self.model, self.ground, graph, node, self.microbatches)
 
     def _saved_in(self, block: str, value: str) -> bool:
         """Whether some node of the block keeps the value for its backward pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +20,7 @@ from autopar.passes.partials import partial_axes
 from autopar.passes.positions import Positions, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import IntArray
+from autopar.passes.regions import Region
 from autopar.passes.storage import Kept
 from autopar.passes.strategies import Strategy, strategies
 
@@ -33,7 +35,8 @@ class Ground:
     """What all problems of one mesh share, whatever their modes: strategies and prices of conversions, made once.
 
     ``legal``: strategies of each node within the user's constraints. ``kept``: parameters by all that keeping them
-    follows from. ``kinds``: of nodes, the same on every mesh.
+    follows from. ``regions``: of each graph, by whether it is that of a pipeline. ``kinds``: of nodes, the same on
+    every mesh.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Ground:
         self.constrained = constrained(model.graph, model.settings.constraints)
         self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
         self.kept: dict[object, Kept] = {}
+        self.regions: dict[tuple[str, bool], Mapping[str, Region]] = {}
         self._model = model
         self._strategies: dict[object, tuple[Strategy, ...]] = {}
         self._prices: dict[object, tuple[tuple[Strategy, ...], IntArray]] = {}

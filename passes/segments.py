@@ -16,14 +16,15 @@ from autopar.passes.edges import Consumer, Edge, Edges
 from autopar.passes.facts import Fact
 from autopar.passes.pricing import Pricing
 from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
+from autopar.passes.regions import Region
 from autopar.passes.storage import Kept
-from autopar.passes.strategies import Strategy
+from autopar.passes.strategies import Joint, Strategy
 
 FEWER = 1.5  # consumers that ask for so many times fewer layouts than they have strategies are told apart by layout
 
 _ALLOWED, _FORBIDDEN = np.int64(0), np.int64(FORBIDDEN)
 
-Choice: TypeAlias = "Strategy | Layout | Mode | tuple[Layout, ...]"
+Choice: TypeAlias = "Strategy | Joint | Layout | Mode | tuple[Layout, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,14 @@ class SegmentBuilder:
             variables=(variable,), node=True, dear=expensive, forward_ns=forward + sent, backward_ns=backward + sent,
             saved=saved, keeps=inner if expensive and inner.any() else None, passing=transient,
             aside_ns=(covers, covers_back),
+        ))  # fmt: skip
+
+    def region(self, variable: int, region: Region) -> None:
+        """What placing several nodes at once costs, and their values on the way from one to the next."""
+        self.node(variable, *region.prices, expensive=False)
+        self.tables.append(Plain(
+            variables=(variable,), node=False, dear=True, forward_ns=region.forward_ns, backward_ns=region.backward_ns,
+            saved=region.saved, keeps=region.keeps if self.ways.some_selective else None, aside_ns=region.aside_ns,
         ))  # fmt: skip
 
     def once(self, variable: int, forward: IntArray) -> None:

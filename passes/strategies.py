@@ -91,6 +91,14 @@ class Strategy:
         return {axis: str(choice) for axis, choice in zip(mesh.names, self.choices, strict=True)}
 
 
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Strategies of several nodes, by their first results, that are chosen together."""
+
+    nodes: tuple[str, ...]
+    strategies: tuple[Strategy, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeShapes:
     """What a strategy needs to know of a node besides its rule."""
