@@ -25,12 +25,14 @@ def climb(
     others: the search asks as much of them until it has one. ``staged``: whether the search knows what a pipeline's
     stages take, which makes it one of the highest.
     """
-    waiting: list[tuple[bool, float, int, Candidate, bool]] = []
+    waiting: list[tuple[int, float, int, Candidate, bool]] = []
     numbers, blind = itertools.count(), math.isinf(helper.best.best_ns)
 
     def push(candidate: Candidate, *, near: bool) -> None:
-        first, rank = near != blind, candidate.rank[0] if blind and not near else -candidate.rank[0]
-        heapq.heappush(waiting, (not first, rank, next(numbers), candidate, near))
+        rank = candidate.rank[0] if blind and not near else -candidate.rank[0]
+        # how close a bound is proven to be follows from a plan that may not be the best for long
+        turn = 2 if candidate.rung == Rung.LIMITED else int(near == blind)
+        heapq.heappush(waiting, (turn, rank, next(numbers), candidate, near))
 
     def followed(candidate: Candidate) -> list[Candidate]:
         """As far as the search has come, which takes no work."""

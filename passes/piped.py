@@ -9,32 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.passes.build import Encoded
 from autopar.passes.cutting import Cutting
-from autopar.passes.ends import Handed, ends, handed
 from autopar.passes.extents import layers
 from autopar.passes.helper import Answer
 from autopar.passes.live import holding
 from autopar.passes.outer import Candidate, Rung
-from autopar.passes.pipelining import Arrangement, Shape, transfer_ns
+from autopar.passes.pipelining import Arrangement, Shape
 from autopar.passes.placewise import remeasured
 from autopar.passes.pricing import Pricing
-from autopar.passes.problem import Chain
 from autopar.passes.sending import sending
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import (
-    Model,
-    Places,
-    Solution,
-    apart,
-    between,
-    refined_bound_ns,
-    staged_bound_ns,
-    undivided_bound_ns,
-)
+from autopar.passes.solve import Solution, refined_bound_ns, staged_bound_ns, undivided_bound_ns
+from autopar.passes.staging import Staging
 from autopar.passes.standing import LEANER, Best, Standing
 from autopar.passes.tied import least_ns
 from autopar.passes.uniform import uniform
@@ -56,11 +45,45 @@ PROVEN = 0.991
 @dataclass(eq=False)
 class Pipelines:
     """Bounds and settles pipelines; ``begun``: their problems, between the two. ``settled``: by their number among
-    those tried."""
+    those tried. ``alike``: by mesh and shape bounds of more microbatches, by their number."""
 
     standing: Standing
     begun: dict[Candidate, tuple[Encoded, Pricing]] = field(default_factory=dict)
     settled: dict[int, Candidate] = field(default_factory=dict)
+    alike: dict[tuple[object, ...], dict[int, int] | None] = field(default_factory=dict)
+
+    def shared(self, candidate: Candidate, shape: Shape) -> Candidate | None:
+        """The candidate with a bound within memory from the problem of the fewest microbatches of its mesh, which is
+        worked out for all numbers of them at once; None where it cannot be placed."""
+        bounds, fewest = self.standing.bounds, replace(shape, microbatches=candidate.fewest)
+        key = candidate.full.axes, fewest
+        if key not in self.alike:
+            counts = bounds.heavy.counts.get((candidate.full.axes, candidate.schedule), ())
+            more = [count for count in counts if count > candidate.fewest and count % candidate.fewest == 0]
+            first = replace(candidate, count=candidate.fewest, shape=fewest)
+            self.alike[key], others = bounds.helper.asked(("shared", *key), lambda: self._each(first, fewest, more))
+            bounds.problems += others
+        found = self.alike[key]
+        bound = max(candidate.bound_ns, (found or {}).get(candidate.count, 0))
+        return None if found is None else replace(candidate, rung=Rung.FEWEST, bound_ns=bound)
+
+    def knows(self, candidate: Candidate) -> bool:
+        """Whether ``shared`` takes no work."""
+        shape = candidate.shape
+        return shape is not None and (candidate.full.axes, replace(shape, microbatches=candidate.fewest)) in self.alike
+
+    def _each(self, first: Candidate, fewest: Shape, counts: Sequence[int]) -> dict[int, int] | None:
+        """By number of microbatches, for multiples of those of ``first``; None where it cannot be placed."""
+        bounds, runs = self.standing.bounds, _parts(fewest.places, GROUPS)
+        made = bounds.encode(first, fewest.schedule) if counts else None
+        if made is None:
+            return None if counts else {}
+        staging = Staging(bounds, *made, fewest)
+        each = (staging.places(runs, replace(fewest, microbatches=count)) for count in counts)
+        return {
+            count: fewest.places * undivided_bound_ns(places, bare=True)
+            for count, places in zip(counts, each, strict=True)
+        }
 
     def staged(self, candidate: Candidate, shape: Shape) -> Candidate | None:
         """The candidate with a bound within memory that takes little work; None where it cannot be placed."""
@@ -70,9 +93,8 @@ class Pipelines:
             made = bounds.encode(candidate, shape.schedule)
             if made is None:
                 return None
-            groups = self._groups(*made, shape)
-            bound = undivided_bound_ns(groups(_parts(shape.places, GROUPS)), bare=True)
-            return Answer(shape.places * bound, 0, exact=True)
+            places = Staging(bounds, *made, shape).places(_parts(shape.places, GROUPS))
+            return Answer(shape.places * undivided_bound_ns(places, bare=True), 0, exact=True)
 
         answer = bounds.asked(staged_key(candidate), work)
         if answer is None:
@@ -120,50 +142,18 @@ class Pipelines:
         assert made is not None
         return made
 
-    def _groups(
-        self, encoded: Encoded, pricing: Pricing, shape: Shape
-    ) -> Callable[[Sequence[range]], list[Places]]:
-        """Of runs of neighbouring places what each holds and costs."""
-        places, standing, model = shape.places, self.standing, self.standing.bounds.model
-        anywhere = layers(model) < shape.stages  # stages may begin elsewhere than at calls
-        parts = standing.bounds.cluster.world_size // places * shape.microbatches
-        sizes = Handed(least=0) if anywhere else handed(model, encoded, parts)
-        arriving = sizes.least
-        sent, *states = (2 * shape.microbatches * transfer_ns(size, pricing) for size in (arriving, *sizes.by_state))
-        loose = replace(encoded, problem=apart(encoded.problem))  # costs no more, and is much smaller
-        lean = holding(loose, 0).problem
-        none, one = (Model(each, most_joined=standing.bounds.most_joined) for each in (lean, loose.problem))
-        own = None if anywhere else ends(model, holding(encoded, 0))
-
-        def groups(runs: Sequence[range]) -> list[Places]:
-            found = []
-            for run in runs:
-                live = max(1, int(shape.live(run[-1])))
-                entering, leaving = (0 if run[0] == 0 else arriving), (0 if run[-1] == places - 1 else arriving)
-                found.append(Places(
-                    model=between(none, one, live), count=len(run),
-                    chains=partial(_chains, loose, live),
-                    sent_ns=sent * (bool(entering) + bool(leaving)),
-                    sides=(bool(entering), bool(leaving)), handed=[state - sent for state in states],
-                    memory_bytes=standing.limits.memory_bytes - shape.received_bytes(run[-1], entering, leaving),
-                    own=() if own is None else own.of(run[0], places),
-                    anew=own is not None and 0 < run[0] < places - 1 and len(set(own.again)) <= 2,
-                ))  # fmt: skip
-            return found
-
-        return groups
-
     def _staged_ns(
         self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None, *, refined: bool = False
     ) -> int:
         """Time of all work on one place's devices, each place within its own memory; not more than ``enough_ns``
         asks for. ``refined``: by each choice of modes, too, which may take long."""
-        places, price, groups = shape.places, self.standing.bounds.price, self._groups(encoded, pricing, shape)
+        bounds, places = self.standing.bounds, shape.places
+        price, groups = bounds.price, Staging(bounds, encoded, pricing, shape).places
         each_ns = None if enough_ns is None else -(-enough_ns // places)
         bound = staged_bound_ns(groups(_parts(places, GROUPS)), price, each_ns)
         if each_ns is not None and NEARLY * each_ns <= bound < each_ns:
             bound = max(bound, undivided_bound_ns(groups(_parts(places, FINER_GROUPS))))
-            if refined and layers(self.standing.bounds.model) >= shape.stages and bound < each_ns:
+            if refined and layers(bounds.model) >= shape.stages and bound < each_ns:
                 bound = refined_bound_ns(groups(_parts(places, GROUPS, SINGLE)), price, bound, each_ns)
         return places * bound
 
@@ -293,10 +283,6 @@ def staged_key(candidate: Candidate) -> tuple[Hashable, ...]:
 def limited_key(candidate: Candidate) -> tuple[Hashable, ...]:
     """How that begins by which it knows its close bounds."""
     return "limited", candidate.full.axes, candidate.shape
-
-
-def _chains(encoded: Encoded, live: int) -> tuple[Chain, ...]:
-    return holding(encoded, live).problem.chains
 
 
 def _parts(places: int, most: int, single: int = 1) -> list[range]:

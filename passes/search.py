@@ -34,6 +34,7 @@ from autopar.passes.helper import Told
 from autopar.passes.outer import Candidate, Rung, by_experts
 from autopar.passes.paced import pace
 from autopar.passes.piped import Pipelines, limited_key, staged_key
+from autopar.passes.pipelining import Shape
 from autopar.passes.plain import Plain, with_more
 from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
@@ -49,10 +50,11 @@ DIVE = 1.01
 # Where the best plan is slower than a bound by this factor, a better one is wanted before others are bounded.
 FAR = 1.2
 
-# Meshes that come first, so that the many others have a plan to beat; pipelines of them only where memory binds.
+# Meshes that come first, one group after the other, so that the many others have a plan to beat; pipelines among them
+# only where memory binds, but for those of experts, of which a mixture that needs much memory has its best plans.
 FIRST = (
-    ("dp",), ("dp", "ep"), ("ep",), (PIPELINE_AXIS, "dp"), (PIPELINE_AXIS, "ep"), (PIPELINE_AXIS, "tp"),
-    ("ep", "tp"), (MIXED_AXIS,), ("dp", "tp"),
+    (("dp",),), (("dp", "ep"), ("ep",), (PIPELINE_AXIS, "ep")), ((PIPELINE_AXIS, "dp"),), ((PIPELINE_AXIS, "tp"),),
+    (("ep", "tp"),), ((MIXED_AXIS,),), (("dp", "tp"),),
 )  # fmt: skip
 
 # A helper bounds those pipelines closely that are so near to the best plan.
@@ -241,10 +243,29 @@ class _Search:
             return bounds.pooled.first_count(candidate)
         if self.unfree(candidate):
             return [replace(candidate, rung=Rung.OWN)]
-        higher = bounds.raised(candidate, self.standing.above(candidate))
+        if bounds.heavy.there and candidate.shape is not None and Rung.POOLED <= candidate.rung <= Rung.AXIS:
+            return self.shared(candidate, candidate.shape)
+        if bounds.binds and candidate.shape is not None and candidate.rung == Rung.AXIS:
+            higher = self.pipelines.shared(candidate, candidate.shape)
+        else:
+            higher = bounds.raised(candidate, self.standing.above(candidate))
         if higher is None:
             return []
         return bounds.pooled.by_count(higher) if higher.rung == Rung.OWN and higher.shape is None else [higher]
+
+    def shared(self, candidate: Candidate, shape: Shape) -> list[Candidate]:
+        """A pipeline of a mixture with what its experts say, and where that is not enough with what all numbers of
+        microbatches of its mesh share; that before, where it is known."""
+        found: Candidate | None = candidate
+        known, begun = self.pipelines.knows(candidate), not math.isinf(self.standing.best_ns)
+        if known:
+            found = self.pipelines.shared(candidate, shape)
+        if candidate.rung == Rung.POOLED and found is not None and self.standing.may_improve(found):
+            raised = self.bounds.raised(replace(found, rung=Rung.POOLED), self.standing.above(found))
+            found = raised and replace(raised, rung=max(raised.rung, found.rung))
+        if not known and found is not None and (begun or candidate.rung > Rung.POOLED):
+            found = self.pipelines.shared(found, shape) if self.standing.may_improve(found) else found
+        return [] if found is None else [found]
 
     def run(self, candidates: list[Candidate]) -> None:
         """Meshes of data axes first, then those with tp, so that the many others have a plan to beat; in a quick search
@@ -259,11 +280,12 @@ class _Search:
         elif not self.bounds.own_only:
             left: list[Candidate] = []
             for at, names in enumerate(FIRST):
-                group = [c for c in candidates if c.full.names == names]
+                group = [c for c in candidates if c.full.names in names]
                 if not group or (group[0].shape is not None and not self.bounds.binds):
                     continue
-                candidates = [c for c in candidates if c.full.names != names]
-                self.next = [c for c in candidates if c.shape is None and c.full.names in FIRST[at + 1 :]]
+                candidates = [c for c in candidates if c.full.names not in names]
+                after = [*itertools.chain.from_iterable(FIRST[at + 1 :])]
+                self.next = [c for c in candidates if c.shape is None and c.full.names in after]
                 self.last = [c for c in candidates if c not in self.next]
                 left += self.explore(group)
             candidates, self.last = [*candidates, *left], []

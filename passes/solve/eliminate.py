@@ -25,7 +25,7 @@ import numpy as np
 from autopar.ir.errors import LimitReachedError
 from autopar.passes.problem import FloatArray, IntArray, Segment
 from autopar.passes.solve.deadline import in_time
-from autopar.passes.solve.plan import BYTES, Plan, make_plan
+from autopar.passes.solve.plan import BYTES, TRANSIENT, Plan, make_plan
 from autopar.passes.solve.scheme import Bucket
 from autopar.passes.solve.states import fixed
 
@@ -252,12 +252,13 @@ class Eliminator:
         ]
 
 
-def blended(none: Eliminator, one: Eliminator, times: int) -> Eliminator:
+def blended(none: Eliminator, one: Eliminator, times: int, finer: int = 1) -> Eliminator:
     """Requires: eliminators of equal segments but for their bytes."""
     made = copy.copy(one)
-    made.children = tuple(blended(a, b, times) for a, b in zip(none.children, one.children, strict=True))
+    made.children = tuple(blended(a, b, times, finer) for a, b in zip(none.children, one.children, strict=True))
     numbers = one.plan.numbers.copy()
-    numbers[BYTES] = none.plan.numbers[BYTES] + times * (numbers[BYTES] - none.plan.numbers[BYTES])
+    numbers[BYTES] = none.plan.numbers[BYTES] + times * (numbers[BYTES] - none.plan.numbers[BYTES]) // finer
+    numbers[TRANSIENT] //= finer
     made.plan = replace(one.plan, numbers=numbers)
     if not made.children:
         made._floats = numbers.astype(np.float64)

@@ -77,7 +77,11 @@ def _times_ns(base: FloatArray, modes: FloatArray) -> Iterator[float]:
 def _undominated(columns: FloatArray) -> FloatArray:
     """The columns that no other is below in every row; where these are many, what neighbours have at least."""
     columns = columns[:, np.lexsort(columns[::-1])]
-    lower = (columns[:, :, None] <= columns[:, None, :]).all(axis=0)
-    left = columns[:, ~np.triu(lower, 1).any(axis=0)]
+    if len(columns) == 2:  # as most are; those before are no higher in the first row
+        below = np.minimum.accumulate(columns[1])
+        left = columns[:, np.concatenate([[True], columns[1, 1:] < below[:-1]])]
+    else:
+        lower = (columns[:, :, None] <= columns[:, None, :]).all(axis=0)
+        left = columns[:, ~np.triu(lower, 1).any(axis=0)]
     step = -(-left.shape[1] // MOST_SUMS)
     return np.asarray(np.minimum.reduceat(left, np.arange(0, left.shape[1], step), axis=1))

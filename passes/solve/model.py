@@ -98,12 +98,13 @@ class ChainModel:
         return wide
 
 
-def between(none: Model, one: Model, held: int) -> Model:
-    """The model whose bytes are those of ``none`` and ``held`` times what ``one`` has more."""
+def between(none: Model, one: Model, held: int, finer: int = 1) -> Model:
+    """The model whose bytes are those of ``none`` and ``held`` times what ``one`` has more; ``finer``: of that, and of
+    what is held in passing, this part."""
     made = copy.copy(one)
-    made.root = blended(none.root, one.root, held)
+    made.root = blended(none.root, one.root, held, finer)
     made.chains = tuple(
-        replace(b, eliminator=blended(a.eliminator, b.eliminator, held))
+        replace(b, eliminator=blended(a.eliminator, b.eliminator, held, finer))
         for a, b in zip(none.chains, one.chains, strict=True)
     )
     return made

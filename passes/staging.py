@@ -1,0 +1,91 @@
+"""What the places of a pipeline hold and cost, for bounds of every cut: from its own problem, or from that of one in
+fewer microbatches.
+
+With as many times more of them each holds as many times less, and nothing takes less time: what says least of fewer
+bounds what more take within their own memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from autopar.passes.bounds import Bounds
+from autopar.passes.build import Encoded
+from autopar.passes.ends import Ends, Handed, ends, handed
+from autopar.passes.extents import layers
+from autopar.passes.live import holding
+from autopar.passes.pipelining import Shape, transfer_ns
+from autopar.passes.pricing import Pricing
+from autopar.passes.problem import Chain
+from autopar.passes.solve import Model, Places, apart, between
+
+
+@dataclass(eq=False)
+class Staging:
+    """Of one pipeline, ``shape``, whose stages are placed as ``encoded`` says."""
+
+    bounds: Bounds
+    encoded: Encoded
+    pricing: Pricing
+    shape: Shape
+
+    @cached_property
+    def _anywhere(self) -> bool:
+        """Whether stages may begin elsewhere than at calls."""
+        return layers(self.bounds.model) < self.shape.stages
+
+    @cached_property
+    def _sizes(self) -> Handed:
+        parts = self.bounds.cluster.world_size // self.shape.places * self.shape.microbatches
+        return Handed(least=0) if self._anywhere else handed(self.bounds.model, self.encoded, parts)
+
+    @cached_property
+    def _loose(self) -> Encoded:
+        """Costs no more, and is much smaller."""
+        return Encoded(
+            problem=apart(self.encoded.problem), variables=self.encoded.variables, calls=self.encoded.calls
+        )
+
+    @cached_property
+    def _models(self) -> tuple[Model, Model]:
+        """Holding no microbatch, and one."""
+        none, one = (
+            Model(encoded.problem, most_joined=self.bounds.most_joined)
+            for encoded in (holding(self._loose, 0), self._loose)
+        )
+        return none, one
+
+    @cached_property
+    def _own(self) -> Ends | None:
+        return None if self._anywhere else ends(self.bounds.model, holding(self.encoded, 0))
+
+    def places(self, runs: Sequence[range], shape: Shape | None = None) -> list[Places]:
+        """Of runs of neighbouring places what each holds and costs. ``shape``: with a multiple of its microbatches."""
+        shape = shape or self.shape
+        finer = shape.microbatches // self.shape.microbatches
+        arriving = self._sizes.least // finer
+        sent, *states = (
+            2 * shape.microbatches * transfer_ns(size, self.pricing)
+            for size in (arriving, *(size // finer for size in self._sizes.by_state))
+        )
+        (none, one), own = self._models, self._own
+        found = []
+        for run in runs:
+            live = max(1, int(shape.live(run[-1])))
+            entering, leaving = (0 if run[0] == 0 else arriving), (0 if run[-1] == shape.places - 1 else arriving)
+            found.append(Places(
+                model=between(none, one, live, finer), count=len(run),
+                chains=partial(_chains, self._loose, live),
+                sent_ns=sent * (bool(entering) + bool(leaving)),
+                sides=(bool(entering), bool(leaving)), handed=[state - sent for state in states],
+                memory_bytes=self.bounds.memory_bytes - shape.received_bytes(run[-1], entering, leaving),
+                own=() if own is None else own.of(run[0], shape.places),
+                anew=own is not None and 0 < run[0] < shape.places - 1 and len(set(own.again)) <= 2,
+            ))  # fmt: skip
+        return found
+
+
+def _chains(encoded: Encoded, live: int) -> tuple[Chain, ...]:
+    return holding(encoded, live).problem.chains

@@ -1,0 +1,39 @@
+"""Pipelines with more microbatches, bounded by the problem of one with few."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.passes.bounds import Bounds
+from autopar.passes.outer import Candidate
+from autopar.passes.solve import undivided_bound_ns
+from autopar.passes.staging import Staging
+from tests.search.staged import CASES, pipelines
+
+RUNS = [range(1), range(1, 3), range(3, 4)]
+SHARES = (1 << 60, 30 << 30, 12 << 30, 6 << 30)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("name", CASES)
+def test_fewer_microbatches_bound_more(name: str, schedule: str) -> None:
+    """No higher than their own bound by the same means, and half as high or more somewhere."""
+    bounds, known = pipelines(name, schedule)
+    fewest, *more = [staging(bounds, pipeline) for pipeline in known]
+    closest = 0.0
+    for memory in SHARES:
+        bounds.memory_bytes = memory
+        assert undivided_bound_ns(fewest.places(RUNS, fewest.shape)) == undivided_bound_ns(fewest.places(RUNS))
+        for one in more:
+            own, shared = (
+                undivided_bound_ns(places, bare=True) for places in (one.places(RUNS), fewest.places(RUNS, one.shape))
+            )
+            assert shared <= own
+            closest = max(closest, shared / own if own else 0.0)
+    assert closest > 0.5
+
+
+def staging(bounds: Bounds, pipeline: Candidate) -> Staging:
+    made = bounds.encode(pipeline, pipeline.schedule)
+    assert made is not None and pipeline.shape is not None
+    return Staging(bounds, *made, pipeline.shape)
