@@ -15,6 +15,7 @@ from autopar.passes.found import UNLIMITED_BYTES
 from autopar.passes.live import holding
 from autopar.passes.outer import Candidate
 from autopar.passes.pipelining import Arrangement, Shape, Unit, arrange
+from autopar.passes.placements import Placements
 from autopar.passes.placewise import by_place, remeasured
 from autopar.passes.pricing import Pricing
 from autopar.passes.settled import settled
@@ -52,6 +53,13 @@ class Cutting:
     def none(self) -> Encoded:
         return holding(self.one, 0)
 
+    @cached_property
+    def _placements(self) -> Placements | None:
+        """A quick search takes the solution's."""
+        lives = tuple(dict.fromkeys((self.shape.most_live, self.shape.mean_live)))
+        most = self.standing.bounds.most_joined
+        return None if self.standing.limits.quick else Placements(self.none, self.one, lives, most)
+
     @property
     def pins(self) -> tuple[Constraint, ...]:
         return tuple(constraint for constraint in self.model.settings.constraints if constraint.kind == "stage")
@@ -68,7 +76,9 @@ class Cutting:
         best, fits = solution, cut is not None and max(cut.bytes) <= limit
         for _ in range(TRIES if self.by_calls else 0):
             rooms = [limit - size for size in copies]
-            again = by_place(self.none, self.one, solution, units, self.shape, self.pricing, rooms)
+            again = by_place(
+                self.none, self.one, solution, units, self.shape, self.pricing, rooms, self._placements
+            )
             if again is None:
                 break
             _, other, found = self.cut(again, encoded)

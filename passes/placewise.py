@@ -25,6 +25,7 @@ from autopar.ir.errors import IRError
 from autopar.passes.build import Encoded
 from autopar.passes.candidate import Mode
 from autopar.passes.pipelining import Shape, Unit, transfer_ns
+from autopar.passes.placements import Placements
 from autopar.passes.pricing import Pricing
 from autopar.passes.problem import IntArray, Problem
 from autopar.passes.solve import Solution
@@ -64,19 +65,19 @@ class Ways(NamedTuple):
 
 def by_place(
     lean: Encoded, full: Encoded, solution: Solution, units: Sequence[Unit], shape: Shape, pricing: Pricing,
-    memory_bytes: Sequence[int],
+    memory_bytes: Sequence[int], placements: Placements | None = None,
 ) -> Solution | None:  # fmt: skip
     """The solution with the modes of each call chosen anew, its numbers as before; None where that changes nothing.
 
     ``lean``, ``full``: its problem with nothing and with one microbatch saved. ``units``: each begins with a call.
-    ``memory_bytes``: of each place.
+    ``memory_bytes``: of each place. ``placements``: others that calls may have.
     """
     runs = [(chain, values) for chain, known in enumerate(solution.calls) for n, values in known for _ in range(n)]
     if shape.loops > 1 or len(runs) != len(units) or len(units) < shape.places:
         return None
     kinds = list(dict.fromkeys(runs))
     transfers = [2 * shape.microbatches * transfer_ns(unit.entering_bytes, pricing) for unit in units]
-    choices, costs = _choices(lean, full, kinds), [call_cost(lean, full, *one) for one in kinds]
+    choices, costs = _choices(lean, full, kinds, placements), [call_cost(lean, full, *one) for one in kinds]
     options = list(dict.fromkeys(choices))
     at = [kinds.index(one) for one in runs]
     places = Places(
@@ -105,7 +106,9 @@ def remeasured(problem: Problem, solution: Solution) -> Solution:
     )
 
 
-def _choices(lean: Encoded, full: Encoded, kinds: Sequence[Kind]) -> list[tuple[Option, ...]]:
+def _choices(
+    lean: Encoded, full: Encoded, kinds: Sequence[Kind], placements: Placements | None
+) -> list[tuple[Option, ...]]:  # fmt: skip
     """Of each kind its own options, and those of others of its chain that are given and give the same layouts."""
     alike: dict[object, dict[tuple[int, ...], Option]] = {}
     keys = []
@@ -118,6 +121,9 @@ def _choices(lean: Encoded, full: Encoded, kinds: Sequence[Kind]) -> list[tuple[
         found = alike.setdefault(keys[-1], {})
         if values not in found:
             found.update((option.values, option) for option in _options(lean, full, number, values))
+            for other in placements.like(number, values) if placements else ():
+                if other not in found and _alike(lean, number, mode, other):
+                    found[other] = Option(values=other, cost=call_cost(lean, full, number, other))
     return [tuple(alike[key].values()) for key in keys]
 
 
@@ -127,15 +133,23 @@ def _options(lean: Encoded, full: Encoded, chain: int, values: tuple[int, ...]) 
     modes = lean.variables[segment.name][0].values
     own = modes[values[0]]
     assert isinstance(own, Mode)
-    for index, mode in enumerate(modes):
-        if not isinstance(mode, Mode) or (mode.zero, mode.inside) != (own.zero, own.inside):
-            continue
+    for index in range(len(modes)):
         changed = (index, *values[1:])
-        try:
-            measure_instance(segment, changed)
-        except IRError:
-            continue  # what is kept in this mode is not to be had
-        yield Option(values=changed, cost=call_cost(lean, full, chain, changed))
+        if _alike(lean, chain, own, changed):
+            yield Option(values=changed, cost=call_cost(lean, full, chain, changed))
+
+
+def _alike(lean: Encoded, chain: int, own: Mode, values: tuple[int, ...]) -> bool:
+    """Whether a call may be placed so, with the ZeRO that it has; what is kept may not be to be had in each mode."""
+    segment = lean.problem.chains[chain].segment
+    mode = lean.variables[segment.name][0].values[values[0]]
+    if not isinstance(mode, Mode) or (mode.zero, mode.inside) != (own.zero, own.inside):
+        return False
+    try:
+        measure_instance(segment, values)
+    except IRError:
+        return False
+    return True
 
 
 def _ladder(options: Sequence[Option], live: float) -> list[Option]:
