@@ -108,3 +108,23 @@ def test_a_pipeline_whose_stages_the_search_has_bounded_is_bounded_closely_at_on
     assert rungs(ahead, "pp", blind=False) == [rung for rung in Rung if Rung.NOTHING < rung <= LAST]
     assert set(order[first : first + len(rungs(ahead, "pp", blind=False))]) == {"pp"}
     assert set(order[first:]) > {"pp"}
+
+
+@dataclass(eq=False)
+class Proving(Hearing):
+    """A helper that notes what is asked of bounds that are close already."""
+
+    best: Told = field(default_factory=lambda: Told(PLAN_NS))
+    proven_after: dict[str, int] = field(default_factory=dict)
+
+    def raised(self, one: Candidate) -> list[Candidate]:
+        if one.rung == LAST:
+            self.proven_after[one.full.names[0]] = len(self.asked_for)
+        return super().raised(one)
+
+
+def test_how_close_a_bound_is_comes_after_all_else() -> None:
+    """It follows from a plan that may not be the best for long."""
+    told = Proving()
+    climb([candidate("dp", 90), candidate("tp", 10)], [candidate("cp", 50)], told.raised, told)
+    assert told.proven_after == dict.fromkeys(("dp", "tp", "cp"), len(told.asked_for))
