@@ -34,6 +34,7 @@ from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import Chain, Problem
 from autopar.passes.regions import Region, regions
 from autopar.passes.segments import SegmentBuilder, Variable
+from autopar.passes.stages import belongs, dependence
 from autopar.passes.storage import as_used, keep, settled_axes, storages
 from autopar.passes.strategies import NodeShapes, Strategy
 from autopar.passes.values import Values
@@ -164,15 +165,15 @@ class Builder:
         return values
 
     def _regions(self, graph: Graph) -> Mapping[str, Region]:
-        """Of a block, and of the main graph where its operations do not stand in different stages."""
-        model, known = self.model, self.ground.regions
-        main, piped = graph is model.graph, model.settings.schedule is not None
-        if (graph.name, piped) not in known:
-            names = {node.results[0].name for node in graph.nodes}
-            apart = model.pure.union(names - model.live) if main else frozenset[str]()
-            made = {} if main and piped else regions(model, self.ground, graph, self._legal, apart)
-            known[graph.name, piped] = made
-        return known[graph.name, piped]
+        """Of operations that stand in one stage, if the main graph's, and that the loss depends on."""
+        known, apart = self.ground.regions, set[str]()
+        if graph.name not in known:
+            if graph is self.model.graph:
+                depends = dependence(graph.nodes)
+                apart = {node.results[0].name for node in graph.nodes if not belongs(node, depends)}
+                apart |= {node.results[0].name for node in graph.nodes} - self.model.live
+            known[graph.name] = regions(self.model, self.ground, graph, self._legal, apart)
+        return known[graph.name]
 
     def _region(self, graph: Graph, into: SegmentBuilder, region: Region, values: Values) -> None:
         variable = into.variable("node", region.root.results[0].name, region.joints)

@@ -35,8 +35,7 @@ class Ground:
     """What all problems of one mesh share, whatever their modes: strategies and prices of conversions, made once.
 
     ``legal``: strategies of each node within the user's constraints. ``kept``: parameters by all that keeping them
-    follows from. ``regions``: of each graph, by whether it is that of a pipeline. ``kinds``: of nodes, the same on
-    every mesh.
+    follows from. ``regions``: of each graph. ``kinds``: of nodes, the same on every mesh.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Ground:
         self.constrained = constrained(model.graph, model.settings.constraints)
         self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
         self.kept: dict[object, Kept] = {}
-        self.regions: dict[tuple[str, bool], Mapping[str, Region]] = {}
+        self.regions: dict[str, Mapping[str, Region]] = {}
         self._model = model
         self._strategies: dict[object, tuple[Strategy, ...]] = {}
         self._prices: dict[object, tuple[tuple[Strategy, ...], IntArray]] = {}

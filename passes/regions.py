@@ -57,9 +57,14 @@ class Region:
 def regions(
     model: Model, ground: Ground, graph: Graph, legal: Legal, apart: AbstractSet[str] = frozenset()
 ) -> Mapping[str, Region]:  # fmt: skip
-    """Regions of two operations or more, by the first result of each of these. ``apart``: stay by themselves."""
+    """Regions of two operations or more, by the first result of each of these. ``apart``: stay by themselves. Stages
+    may be cut at calls, so no region has any on both sides."""
     found: dict[str, Growing] = {}
     users: dict[str, list[str]] = {name: [""] for name in (*graph.outputs, model.loss)}
+    behind, calls = dict[str, int](), 0
+    for node in graph.nodes:
+        calls += node.target == "call"
+        behind[node.results[0].name] = calls
     producers = {node.results[0].name: node for node in graph.nodes}
     sizes = {value.name: value.type.numel for node in graph.nodes for value in node.results}
     heavy = {
@@ -82,6 +87,8 @@ def regions(
         if name not in apart and is_light(node):
             readers = [found.get(user) for value in node.results for user in users.get(value.name, ())]
             into = readers[0] if len(set(map(id, readers))) == 1 else None
+            if into is not None and behind[into.members[0].results[0].name] != behind[name]:
+                into = None
             chosen = legal(graph, node)
             if into is None or not into.take(node, chosen, fed=not heavy.isdisjoint(node.uses())):
                 into = Growing(node, chosen, sizes, wanted(node))

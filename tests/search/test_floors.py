@@ -18,6 +18,7 @@ from autopar.passes.solve import solve
 MODELS = ("gpt2", "llama3-8b", "bert-large", "t5-large", "vit-large")
 CLUSTERS = ("2x4xH100-SXM", "2x4xV100-SXM2-32GB@32Gb/s")
 CASES = [(model, cluster, 32) for model in MODELS for cluster in CLUSTERS] + [("llama3-8b", "8x8xH100-SXM", 512)]
+QUICK = "bert-large", "2x4xV100-SXM2-32GB@32Gb/s", 32
 
 
 def floors(monkeypatch: pytest.MonkeyPatch, name: str, cluster: str, batch: int) -> list[tuple[str, int, int]]:
@@ -57,7 +58,7 @@ def floors(monkeypatch: pytest.MonkeyPatch, name: str, cluster: str, batch: int)
 
 @pytest.mark.parametrize(
     ("name", "cluster", "batch"),
-    [pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
+    [pytest.param(*case, marks=[pytest.mark.slow] if case != QUICK else []) for case in CASES],
 )
 def test_no_floor_is_above_its_bound(name: str, cluster: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = floors(monkeypatch, name, cluster, batch)
