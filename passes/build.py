@@ -111,11 +111,10 @@ def build(
 
 class Builder:
     def __init__(self, model: Model, ground: Ground, microbatches: int, ample: bool) -> None:
-        self.model, self.found, self.pricing, self.microbatches = model, ground.found, ground.pricing, microbatches
+        self.model, self.pricing, self.microbatches = model, ground.pricing, microbatches
         self.ample = ample
         self.mesh: Mesh = ground.pricing.mesh
         self.ground, self.edges = ground, ground.edges
-        self.constrained, self.legal = ground.constrained, ground.legal
         self.segments: dict[str, SegmentBuilder] = {}
         self.chains: list[Chain] = []
         self.calls: list[Node] = []

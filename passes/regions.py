@@ -71,16 +71,18 @@ def regions(
         value.name for node in graph.nodes for value in node.results
         if node.target not in SOURCES and not is_light(node)
     }  # fmt: skip
+
     def wanted(node: Node) -> AbstractSet[Layout] | None:
         """Layouts in which what it makes may be read; None: in any."""
-        found: set[Layout] = set()
-        made = {value.name for value in node.results}
-        for user in (user for name in made for user in users.get(name, ())):
-            if user == "" or producers[user].target == "call":
-                return None
-            needs = ground.layouts(legal(graph, producers[user]))[0]
-            found.update(*(at for name, at in zip(flat_operands(producers[user]), needs, strict=True) if name in made))
-        return found
+        layouts: set[Layout] = set()
+        for made in node.results:
+            for user in users.get(made.name, ()):
+                if user == "" or producers[user].target == "call":
+                    return None
+                needs = ground.layouts(legal(graph, producers[user]))[0]
+                read = zip(flat_operands(producers[user]), needs, strict=True)
+                layouts.update(*(at for name, at in read if name == made.name))
+        return layouts
 
     for node in reversed(graph.nodes):
         name = node.results[0].name
