@@ -6,10 +6,12 @@ import math
 
 import pytest
 
-from autopar.ir.errors import IRError
+from autopar.ir.errors import IRError, LimitReachedError
 from autopar.passes.live import holding
 from autopar.passes.placements import Placements
-from autopar.passes.solve import solve
+from autopar.passes.solve import Model, solve
+from autopar.passes.solve.eliminate import Eliminator
+from autopar.passes.solve.states import fixed
 from autopar.passes.units import Cost, call_cost
 from tests.search.staged import pipelines
 
@@ -46,3 +48,19 @@ def test_others_begin_and_end_alike_and_are_as_good_in_every_mode(name: str) -> 
 
 def held(cost: Cost) -> int:
     return cost.held_bytes + LIVES[0] * cost.saved_bytes
+
+
+def test_a_block_that_is_too_entangled_as_a_whole_has_others_too() -> None:
+    """Its ends are decided: it takes less than all that its calls may share at once."""
+    bounds, (pipeline, *_) = pipelines("deepseek-v3", "1f1b")
+    made = bounds.encode(pipeline, "1f1b")
+    assert made is not None
+    full = made[0]
+    values = solve(full.problem, memory_bytes=1 << 60).calls[0][0][1]
+    chain = full.problem.chains[0]
+    border = {end: values[end] for end in (*chain.inputs, *chain.shared, *chain.outputs)}
+    decided = Eliminator(fixed(chain.segment, border), kept=(0,))
+    most = sum(bucket.entries for bucket in decided.plan.buckets)
+    with pytest.raises(LimitReachedError, match="too entangled"):
+        Model(full.problem, most_joined=most)
+    assert Placements(holding(full, 0), full, LIVES, most).like(0, values)
