@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from autopar.ir.errors import LimitReachedError
 from autopar.passes.helper import BusyError, Helper
@@ -60,7 +61,8 @@ def climb(
         if blind != math.isinf(helper.best.best_ns) or not waiting:
             again = [*parked, *(item[3:] for item in waiting)]
             if blind and not math.isinf(helper.best.best_ns):  # how high it must be decides what is asked from here on
-                again = [(one, near) for one, near in again if one.rung <= Rung.PRIME]
+                begun = [(one, near) for one, near in again if one.rung <= Rung.PRIME]
+                again = [(replace(one, rung=min(one.rung, Rung.POOLED)), near) for one, near in begun]
             blind = math.isinf(helper.best.best_ns)
             parked, waiting = [], []
             for one, near in again:

@@ -7,6 +7,7 @@ The model is placed on the devices of one stage within the memory of all, then c
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +23,7 @@ from autopar.passes.placewise import remeasured
 from autopar.passes.pricing import Pricing
 from autopar.passes.sending import sending
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import Solution, refined_bound_ns, staged_bound_ns, undivided_bound_ns
+from autopar.passes.solve import Costs, Solution, refined_bound_ns, staged_bound_ns, undivided_bound_ns
 from autopar.passes.staging import Staging
 from autopar.passes.standing import LEANER, Best, Standing
 from autopar.passes.tied import least_ns
@@ -45,7 +46,7 @@ PROVEN = 0.991
 @dataclass(eq=False)
 class Pipelines:
     """Bounds and settles pipelines; ``begun``: their problems, between the two. ``settled``: by their number among
-    those tried. ``alike``: by mesh and shape bounds of more microbatches, by their number."""
+    those tried. ``alike``: by mesh and shape bounds of more microbatches, by the most of them."""
 
     standing: Standing
     begun: dict[Candidate, tuple[Encoded, Pricing]] = field(default_factory=dict)
@@ -57,33 +58,43 @@ class Pipelines:
         worked out for all numbers of them at once; None where it cannot be placed."""
         bounds, fewest = self.standing.bounds, replace(shape, microbatches=candidate.fewest)
         key = candidate.full.axes, fewest
+        counts = bounds.heavy.counts.get((candidate.full.axes, candidate.schedule), ())
+        more = [count for count in counts if count > candidate.fewest and count % candidate.fewest == 0]
         if key not in self.alike:
-            counts = bounds.heavy.counts.get((candidate.full.axes, candidate.schedule), ())
-            more = [count for count in counts if count > candidate.fewest and count % candidate.fewest == 0]
             first = replace(candidate, count=candidate.fewest, shape=fewest)
-            self.alike[key], others = bounds.helper.asked(("shared", *key), lambda: self._each(first, fewest, more))
+            self.alike[key], others = bounds.helper.asked(("shared", *key), lambda: self._counted(first, fewest, more))
             bounds.problems += others
         found = self.alike[key]
-        bound = max(candidate.bound_ns, (found or {}).get(candidate.count, 0))
-        return None if found is None else replace(candidate, rung=Rung.FEWEST, bound_ns=bound)
+        if found is None:
+            return None
+        bound_ns = 0
+        for count in reversed(more[bisect_left(more, candidate.count) :]):
+            bound_ns = found[count]
+            if bound_ns * candidate.stretch >= self.standing.best_ns:
+                break
+        return replace(candidate, rung=Rung.FEWEST, bound_ns=max(candidate.bound_ns, bound_ns))
 
     def knows(self, candidate: Candidate) -> bool:
         """Whether ``shared`` takes no work."""
         shape = candidate.shape
         return shape is not None and (candidate.full.axes, replace(shape, microbatches=candidate.fewest)) in self.alike
 
-    def _each(self, first: Candidate, fewest: Shape, counts: Sequence[int]) -> dict[int, int] | None:
-        """By number of microbatches, for multiples of those of ``first``; None where it cannot be placed."""
-        bounds, runs = self.standing.bounds, _parts(fewest.places, GROUPS)
+    def _counted(self, first: Candidate, fewest: Shape, counts: Sequence[int]) -> dict[int, int] | None:
+        """Of numbers of microbatches, multiples of those of ``first``, what each and all below it take at least: from
+        the most of them on until the best plan is no slower. None where it cannot be placed."""
+        bounds, parts = self.standing.bounds, _parts(fewest.places, GROUPS)
         made = bounds.encode(first, fewest.schedule) if counts else None
         if made is None:
             return None if counts else {}
-        staging = Staging(bounds, *made, fewest)
-        each = (staging.places(runs, replace(fewest, microbatches=count)) for count in counts)
-        return {
-            count: fewest.places * undivided_bound_ns(places, bare=True)
-            for count, places in zip(counts, each, strict=True)
-        }
+        staging, costs, found = Staging(bounds, *made, fewest), None, dict[int, int]()
+        for count in reversed(counts):
+            places = staging.places(parts, (counts[0], count))
+            costs = Costs(places, bare=True) if costs is None else costs.like(places)
+            found[count] = fewest.places * costs.undivided_ns()
+            as_many = replace(first, shape=replace(fewest, microbatches=count))
+            if found[count] * as_many.stretch >= self.standing.best_ns:
+                break
+        return found
 
     def staged(self, candidate: Candidate, shape: Shape) -> Candidate | None:
         """The candidate with a bound within memory that takes little work; None where it cannot be placed."""

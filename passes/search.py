@@ -47,6 +47,8 @@ from autopar.passes.uniform import uniform
 # A candidate that may be faster than the best by this factor is worked out at once.
 DIVE = 1.01
 
+DEEP = 1.03
+
 # Where the best plan is slower than a bound by this factor, a better one is wanted before others are bounded.
 FAR = 1.2
 
@@ -158,7 +160,9 @@ class _Search:
             return self.raised(candidate)
         if candidate.shape is not None:
             if candidate.rung in (Rung.OWN, Rung.STAGED):
-                return self.within(candidate)
+                left = self.within(candidate)
+                dive = left and self.standing.best is not None and left[0].rank[0] * DEEP < self.standing.best_ns
+                return self._step(left[0]) if dive else left
             self.pipelines.settle(candidate, candidate.shape)
             return []
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
@@ -287,7 +291,7 @@ class _Search:
                 after = [*itertools.chain.from_iterable(FIRST[at + 1 :])]
                 self.next = [c for c in candidates if c.shape is None and c.full.names in after]
                 self.last = [c for c in candidates if c not in self.next]
-                left += self.explore(group)
+                left += self.explore(group, fitting=True)
             candidates, self.last = [*candidates, *left], []
         for candidate in map(self._left, self.explore(candidates)):
             self.standing.done(candidate, candidate.step_bound_ns)

@@ -8,7 +8,7 @@ bounds what more take within their own memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from autopar.passes.bounds import Bounds
@@ -61,14 +61,15 @@ class Staging:
     def _own(self) -> Ends | None:
         return None if self._anywhere else ends(self.bounds.model, holding(self.encoded, 0))
 
-    def places(self, runs: Sequence[range], shape: Shape | None = None) -> list[Places]:
-        """Of runs of neighbouring places what each holds and costs. ``shape``: with a multiple of its microbatches."""
-        shape = shape or self.shape
-        finer = shape.microbatches // self.shape.microbatches
-        arriving = self._sizes.least // finer
+    def places(self, runs: Sequence[range], counts: Sequence[int] = ()) -> list[Places]:
+        """Of runs of neighbouring places what each holds and costs. ``counts``: multiples of its microbatches, in any
+        of which none holds or costs less."""
+        few, most = (count // self.shape.microbatches for count in (counts[0], counts[-1])) if counts else (1, 1)
+        shape = replace(self.shape, microbatches=self.shape.microbatches * most)
+        arriving = self._sizes.least // most
         sent, *states = (
-            2 * shape.microbatches * transfer_ns(size, self.pricing)
-            for size in (arriving, *(size // finer for size in self._sizes.by_state))
+            2 * few * self.shape.microbatches * transfer_ns(size // few, self.pricing)
+            for size in (self._sizes.least, *self._sizes.by_state)
         )
         (none, one), own = self._models, self._own
         found = []
@@ -76,7 +77,7 @@ class Staging:
             live = max(1, int(shape.live(run[-1])))
             entering, leaving = (0 if run[0] == 0 else arriving), (0 if run[-1] == shape.places - 1 else arriving)
             found.append(Places(
-                model=between(none, one, live, finer), count=len(run),
+                model=between(none, one, live, most), count=len(run),
                 chains=partial(_chains, self._loose, live),
                 sent_ns=sent * (bool(entering) + bool(leaving)),
                 sides=(bool(entering), bool(leaving)), handed=[state - sent for state in states],

@@ -23,13 +23,14 @@ from autopar.passes.solve.refined import refined_bound_ns
 from autopar.passes.solve.solution import CallRuns, Solution, Status
 from autopar.passes.solve.solver import Solver
 from autopar.passes.solve.split import SplitSolver, is_wide
-from autopar.passes.solve.staged import Places, staged_bound_ns, undivided_bound_ns
+from autopar.passes.solve.staged import Costs, Places, staged_bound_ns, undivided_bound_ns
 from autopar.passes.solve.states import apart
 
 __all__ = [
     "CLOSE",
     "AnySolver",
     "CallRuns",
+    "Costs",
     "Model",
     "Places",
     "Solution",

@@ -16,6 +16,7 @@ Calls are not divided, and each has one mode and begins as the one before ended:
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -76,8 +77,7 @@ def staged_bound_ns(places: Sequence[Places], price: float, enough_ns: int | Non
 def undivided_bound_ns(places: Sequence[Places], *, bare: bool = False) -> int:
     """What calls that are not divided say alone: at little work for each of ``places``, which may be many. ``bare``: as
     if no traffic were exposed, at a quarter of it."""
-    costs = Costs(places, bare=bare)
-    return int(costs.undivided((0.0, costs.steep)) * SAFE) if costs.known else 0
+    return Costs(places, bare=bare).undivided_ns()
 
 
 class Costs:
@@ -92,6 +92,20 @@ class Costs:
         self._parts: dict[Segment, Eliminator] = {}
         self._own: dict[tuple[Segment, float], float] = {}
         self._least_passing: dict[int, FloatArray] = {}
+
+    def like(self, places: Sequence[Places]) -> Costs:
+        """Of places of the same problem whose own parts are the same, which differ in bytes and in what they send; at
+        the same steep price."""
+        made = copy.copy(self)
+        made.steep, made.places, made.first = self.steep, places, places[0].model
+        made._blocks = {key: costs for key, costs in self._blocks.items() if not key[-1]}
+        made._roots = {key: costs for key, costs in self._roots.items() if not key[-1]}
+        made._least_passing = {}
+        return made
+
+    def undivided_ns(self) -> int:
+        """As ``undivided_bound_ns``."""
+        return int(self.undivided((0.0, self.steep)) * SAFE) if self.known else 0
 
     @functools.cached_property
     def steep(self) -> float:
