@@ -72,7 +72,7 @@ class Plain:
                 solver = standing.solver(encoded[0], budget)
             solution = standing.solved(solver, int(thorough), above)
             loose = solution.status == "feasible" and solution.bound_ns < (1 - CLOSE) * solution.objective_ns
-            promising = above is None or min(solution.objective_ns, solution.bound_ns * GAINS) <= above
+            promising = above is not None and min(solution.objective_ns, solution.bound_ns * GAINS) <= above
             if thorough and loose and promising and not standing.limits.quick:
                 solution = standing.solved(solver, 2, above)
             standing.bounds.price = solution.price or standing.bounds.price
@@ -103,7 +103,7 @@ class Plain:
         standing.near(Closest(candidate, solution, *encoded, solution.bytes), solution.least_bytes)
         last = fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns
         more = None if last else solution.free_bound_ns
-        if done:
+        if done and not (fits and above is None and loose and not standing.limits.quick):
             if not ruled_out:
                 standing.done(candidate, bound, objective_ns if fits else None)
             return None, more

@@ -44,10 +44,8 @@ from autopar.passes.solve.deadline import until
 from autopar.passes.standing import Standing
 from autopar.passes.uniform import uniform
 
-# A candidate that may be faster than the best by this factor is worked out at once.
-DIVE = 1.01
-
-DEEP = 1.03
+# A candidate that may be faster than the best by this factor is worked out at once; a pipeline by that one.
+DIVE, DIVE_PIPED = 1.01, 1.03
 
 # Where the best plan is slower than a bound by this factor, a better one is wanted before others are bounded.
 FAR = 1.2
@@ -63,9 +61,7 @@ FIRST = (
 CLOSELY = 0.95
 
 WORTH_S = 0.03  # a search that takes longer gets a helper
-
 GRACE_S = 60.0  # so much longer a search may take that has no plan yet
-
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
 
@@ -94,8 +90,9 @@ class _Search:
         self.quick = self.standing.limits.quick
 
     def _promising(self, candidate: Candidate) -> bool:
-        """Whether a candidate may be better by so much that finding out now saves work on others."""
-        return self.standing.best is None or candidate.rank[0] * DIVE < self.standing.best_ns
+        """Whether a candidate may be better by so much that finding out now saves work on others, none of which is
+        likely to be much faster still."""
+        return candidate.rank[0] < min(self.standing.best_ns / DIVE, self.next_rank * FAR)
 
     def _late(self) -> bool:
         """Whether the time is up; a search without a plan has a grace."""
@@ -161,15 +158,14 @@ class _Search:
         if candidate.shape is not None:
             if candidate.rung in (Rung.OWN, Rung.STAGED):
                 left = self.within(candidate)
-                dive = left and self.standing.best is not None and left[0].rank[0] * DEEP < self.standing.best_ns
+                dive = left and left[0].rank[0] * DIVE_PIPED < self.standing.best_ns < math.inf
                 return self._step(left[0]) if dive else left
             self.pipelines.settle(candidate, candidate.shape)
             return []
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
         if candidate.rung == Rung.OWN and (self.bounds.binds or self.bounds.heavy.there or first):
             return self.within(candidate)
-        poor = self.standing.best is not None and candidate.rank[0] * FAR < self.standing.best_ns
-        again, more = self.plain.settle(candidate, math.inf if poor else self.next_rank * DIVE)
+        again, more = self.plain.settle(candidate, max(self.standing.best_ns / FAR, self.next_rank * DIVE))
         if again is not None and candidate.rung < Rung.LIMITED == again.rung and self._promising(again):
             again, _ = self.plain.settle(again)
         larger = with_more(candidate, more or 0, hooked=self.hooked) if more is not None or self.hooked else None
