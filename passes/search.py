@@ -22,12 +22,12 @@ from autopar.cost_model import Cluster, CostProfile
 from autopar.ir.errors import LimitReachedError
 from autopar.ir.mesh import Mesh
 from autopar.ir.pipeline import PIPELINE_AXIS
-from autopar.ir.plan import LATE
 from autopar.passes.assignment import decode
 from autopar.passes.bounds import Bounds, Known
 from autopar.passes.build import Model
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.climb import climb
+from autopar.passes.failure import failure
 from autopar.passes.found import UNREACHABLE_NS, Found, Limits
 from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.helper import Told
@@ -38,8 +38,6 @@ from autopar.passes.pipelining import Shape
 from autopar.passes.plain import Plain, with_more
 from autopar.passes.positions import positions
 from autopar.passes.recipes import asked
-from autopar.passes.settled import settled
-from autopar.passes.shortfall import shortfall
 from autopar.passes.solve.deadline import until
 from autopar.passes.standing import Standing
 from autopar.passes.uniform import uniform
@@ -115,26 +113,6 @@ class _Search:
         objective_ns = 0 if self.standing.best is None else self.standing.best.objective_ns
         return Told(self.standing.best_ns, self.bounds.binds, self.bounds.price, objective_ns)
 
-    def failure(self) -> Exception:
-        """Why there is no plan."""
-        budget, closest = self.standing.limits.memory_bytes, self.standing.closest
-        late = LimitReachedError(
-            f"the time limit of {self.standing.limits.time_limit_s:.4g} s ended the search before any plan was found: "
-            "raise it, or name a mesh of fewer axes", details={"why": LATE},
-        )  # fmt: skip
-        if not self.complete:
-            return late
-        if closest is None:
-            return self.limit or self.bounds.refused or late
-        if closest.solution.status == "unknown":
-            return LimitReachedError(
-                f"no plan was found within the limits of effort; closest was mesh({closest.candidate.full}) at "
-                f"{closest.bytes / 1e9:.4g} GB a device, {budget / 1e9:.4g} GB may be used: raise the memory budget"
-            )
-        model, encoded = self.bounds.model_of(closest.candidate), (closest.encoded, closest.pricing)
-        placed, program = settled(self.bounds, encoded, closest.candidate, closest.solution)
-        return shortfall(model, closest, placed, program, max(self.standing.least_bytes, budget + 1), budget)
-
     def step(self, candidate: Candidate) -> list[Candidate]:
         """Bound or settle a candidate; what is left of it, the most promising first.
 
@@ -205,7 +183,10 @@ class _Search:
 
     def unfree(self, candidate: Candidate) -> bool:
         """Whether to ignore memory tells little, so that all of it that is left is skipped."""
-        return candidate.rung == Rung.SHARED and (self.bounds.binds or self.bounds.heavy.there)
+        mixture = self.bounds.heavy.there
+        if candidate.rung == Rung.HEAVY:
+            return mixture and candidate.shape is None and not candidate.more
+        return candidate.rung == Rung.SHARED and (self.bounds.binds or mixture)
 
     def quickly(self, candidate: Candidate) -> list[Candidate]:
         """Settle it at once. Fewer microbatches of a pipeline hold no less, and seldom take less time."""
@@ -373,7 +354,7 @@ def search(
     finally:
         bounds.helper.stop()
     if state.standing.best is None:
-        raise state.failure()
+        raise failure(state.standing, complete=state.complete, limit=state.limit)
     best = state.standing.best
     solution, candidate = best.solution, best.candidate
     objective_ns, pricing, paced = best.objective_ns, best.pricing, best.paced
