@@ -103,7 +103,8 @@ class Plain:
         standing.near(Closest(candidate, solution, *encoded, solution.bytes), solution.least_bytes)
         last = fits and solution.closed_by == "elimination" and solution.bound_ns <= candidate.bound_ns
         more = None if last else solution.free_bound_ns
-        if done and not (fits and above is None and loose and not standing.limits.quick):
+        later = fits and loose and above is None and not standing.limits.quick  # others may be much better
+        if done and not later:
             if not ruled_out:
                 standing.done(candidate, bound, objective_ns if fits else None)
             return None, more

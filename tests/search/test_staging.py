@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from autopar.passes.bounds import Bounds
 from autopar.passes.outer import Candidate
-from autopar.passes.solve import undivided_bound_ns
+from autopar.passes.solve import Costs, undivided_bound_ns
 from autopar.passes.staging import Staging
 from tests.search.staged import CASES, pipelines
 
@@ -33,6 +35,26 @@ def test_fewer_microbatches_bound_more(name: str, schedule: str) -> None:
             assert shared <= own
             closest = max(closest, shared / own if own else 0.0)
     assert closest > 0.5
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_most_microbatches_of_a_run_bound_all_of_it(name: str) -> None:
+    """What they hold, and what the fewest of them send; worked out one after the other as if each stood alone."""
+    bounds, (first, *more) = pipelines(name, "1f1b")
+    fewest, counts = staging(bounds, first), [each.count for each in more]
+    told = 0
+    for memory in SHARES:
+        bounds.memory_bytes = memory
+        costs = Costs(fewest.places(RUNS, counts), bare=True)
+        for least, most in itertools.combinations_with_replacement(counts, 2):
+            run = fewest.places(RUNS, (least, most))
+            costs = costs.like(run)
+            bound = costs.undivided_ns()
+            assert bound == pytest.approx(undivided_bound_ns(run, bare=True), rel=0.02)
+            for count in (each for each in counts if least <= each <= most):
+                assert bound <= costs.like(fewest.places(RUNS, [count])).undivided_ns()
+                told += bound > 0
+    assert told
 
 
 def staging(bounds: Bounds, pipeline: Candidate) -> Staging:
