@@ -28,7 +28,7 @@ from autopar.passes.build import Model
 from autopar.passes.candidates import MIXED_AXIS
 from autopar.passes.climb import climb
 from autopar.passes.failure import failure
-from autopar.passes.found import UNREACHABLE_NS, Found, Limits
+from autopar.passes.found import Found, Limits
 from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.helper import Told
 from autopar.passes.outer import Candidate, Rung, by_experts
@@ -60,6 +60,7 @@ CLOSELY = 0.95
 
 WORTH_S = 0.03  # a search that takes longer gets a helper
 GRACE_S = 60.0  # so much longer a search may take that has no plan yet
+NEAREST = 4  # so many are looked into where nothing fits
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
 
@@ -270,10 +271,21 @@ class _Search:
                 self.last = [c for c in candidates if c not in self.next]
                 left += self.explore(group, fitting=True)
             candidates, self.last = [*candidates, *left], []
-        for candidate in map(self._left, self.explore(candidates)):
+        left = self.explore(candidates, fitting=not self.hopeless)
+        if self.standing.best is None and self.complete and left:
+            self.unfit(left)
+        for candidate in map(self._left, left):
             self.standing.done(candidate, candidate.step_bound_ns)
         if self.complete and not self.quick:
             self.pipelines.prove(self._late)
+
+    def unfit(self, candidates: Sequence[Candidate]) -> None:
+        """No plan was found, and what is left surely does not fit: look into a few of it, to tell what is missing."""
+        standing, least_bytes = self.standing, self.bounds.least_bytes.of
+        known = [max(standing.limits.memory_bytes + 1, least_bytes(each)) for each in candidates]
+        standing.least_bytes = min(standing.least_bytes, *known)
+        self.explore(sorted(by_experts(candidates), key=least_bytes)[:NEAREST])
+        self.complete = self.complete or standing.closest is not None
 
     def _left(self, candidate: Candidate) -> Candidate:
         """A candidate that time did not suffice for, with the bounds that all meshes share."""
@@ -299,10 +311,10 @@ class _Search:
             if enough or self._late():
                 self.complete = self.complete and enough
                 break
-            if (self.quick and self.idle >= PATIENCE) or (fitting and candidate.rank[0] >= UNREACHABLE_NS):
+            if (self.quick and self.idle >= PATIENCE) or (fitting and not candidate.fits):
                 break
             if self.standing.best is None and candidate.late:  # a plan is wanted first
-                waiting.sort(key=lambda item: (item[2].late, item[0]))
+                waiting.sort(key=lambda item: (not item[2].fits, item[2].late, item[0]))
                 candidate = waiting.pop(0)[2]
                 heapq.heapify(waiting)
             else:

@@ -50,7 +50,9 @@ def shortfall(
 
 
 def told_apart(needed: int, budget: int) -> str:
-    """Both in GB, in so many digits that they differ."""
+    """Both in GB, in so many digits that they differ; one of them where a byte more is all that is known."""
+    if needed == budget + 1:
+        return f"the {budget / 1e9:.4g} GB on each device that may be used"
     texts = ((f"{needed / 1e9:.{digits}g}", f"{budget / 1e9:.{digits}g}") for digits in range(4, 18))
     more, less = next(pair for pair in texts if pair[0] != pair[1] or needed == budget)
     return f"{more} GB on each device, {less} GB may be used"

@@ -116,10 +116,11 @@ def test_what_it_says_of_memory_is_all_that_is_needed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # no other helper
     plans, counts = [], []
     for _ in range(2):
-        model = resolve("zoo:llama3-70b", batch_size=64, seq_len=512, layers=8)
+        model = resolve("zoo:llama3-8b", batch_size=64, seq_len=512, layers=8)
         plan = autopar.plan(
-            model.model, model.example_inputs, cluster="2x8xH100-SXM", mixed_precision="bf16", memory_budget="30GB"
-        )
+            model.model, model.example_inputs, cluster="2x4xV100-SXM2-32GB", mixed_precision="fp16",
+            memory_budget="12GB",
+        )  # fmt: skip
         assert plan.search is not None
         plans.append(plan.to_bytes())
         counts.append((plan.search["candidates"], plan.search["solve_evaluations"]))

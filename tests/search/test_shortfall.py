@@ -9,9 +9,15 @@ import torch
 import transformers
 
 import autopar
+from autopar.arguments import check
+from autopar.compiling import ready
 from autopar.errors import InfeasibleError
 from autopar.ir.plan import Plan
+from autopar.passes.bounds import Bounds
+from autopar.passes.outer import Candidate
+from autopar.passes.search import search
 from autopar.passes.shortfall import told_apart
+from autopar.zoo import find
 
 LAYERS, DEVICES = 4, 4
 
@@ -98,5 +104,29 @@ def test_what_is_never_trained_needs_no_gradients() -> None:
 
 
 def test_what_is_needed_never_reads_like_what_there_is() -> None:
-    assert told_apart(32_320_000_001, 32_320_000_000) == "32.320000001 GB on each device, 32.32 GB may be used"
+    assert told_apart(32_320_000_002, 32_320_000_000) == "32.320000002 GB on each device, 32.32 GB may be used"
+    assert told_apart(32_320_000_001, 32_320_000_000) == "the 32.32 GB on each device that may be used"
     assert told_apart(33_430_000_000, 32_380_000_000) == "33.43 GB on each device, 32.38 GB may be used"
+
+
+def test_what_experts_rule_out_is_not_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are hundreds of meshes laid out of which each is known to need too much."""
+    laid_out: list[Candidate] = []
+
+    def encode(self: Bounds, one: Candidate, *args: Any, **options: Any) -> object:
+        if not options.get("only_heavy"):
+            laid_out.append(one)
+        return original(self, one, *args, **options)
+
+    original = Bounds.encode
+    monkeypatch.setattr(Bounds, "encode", encode)
+    arguments = check(
+        cluster="2x8xV100-SXM2-32GB", name="model", mixed_precision="fp16", optimizer="adafactor", memory_budget="50GB"
+    )
+    model = ready(*find("m6-moe-1t").build(layers=2, batch_size=64, seq_len=512), arguments).model
+    with pytest.raises(InfeasibleError, match="needs more than the 50 GB on each device that may be used") as refusal:
+        search(model, arguments.cluster, arguments.profile, arguments.limits())
+    details: dict[str, Any] = dict(refusal.value.details)
+    assert details["needed_bytes"] == 50 * 10**9 + 1
+    assert 50 * 10**9 < details["fits_bytes"] < 55 * 10**9  # experts over all devices
+    assert not any(one.shape for one in laid_out) and len(laid_out) < 12
