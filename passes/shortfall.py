@@ -35,8 +35,9 @@ def shortfall(
     """The error that names what is needed, the closest plan and its largest tensors, those of equal layers together."""
     mesh, count = closest.candidate.full, closest.candidate.count
     largest = [*_parameters(model, placed, program), *_values(program)]
+    least = f"the {budget / 1e9:.4g} GB on each device that may be used"  # a byte more is all that is known
     lines = [
-        f"every plan searched needs more than {told_apart(needed, budget)}.",
+        f"every plan searched needs more than {told_apart(needed, budget) if needed > budget + 1 else least}.",
         f"closest: mesh({mesh}) with {count} microbatch(es) at {closest.bytes / 1e9:.4g} GB, of which",
         *(f"- {size / 1e9:.4g} GB {what}" for what, size in largest),
     ]
@@ -50,9 +51,7 @@ def shortfall(
 
 
 def told_apart(needed: int, budget: int) -> str:
-    """Both in GB, in so many digits that they differ; one of them where a byte more is all that is known."""
-    if needed == budget + 1:
-        return f"the {budget / 1e9:.4g} GB on each device that may be used"
+    """Both in GB, in so many digits that they differ."""
     texts = ((f"{needed / 1e9:.{digits}g}", f"{budget / 1e9:.{digits}g}") for digits in range(4, 18))
     more, less = next(pair for pair in texts if pair[0] != pair[1] or needed == budget)
     return f"{more} GB on each device, {less} GB may be used"
