@@ -56,7 +56,8 @@ Taken: TypeAlias = "int | dict[tuple[int, int], int]"
 
 
 class Ways(NamedTuple):
-    """Of calls of each kind, those that hold least first, each faster than all before: bytes, time, and which."""
+    """Of calls of each kind, those that hold least first, each faster than all before: bytes with what is held in
+    passing, time, and which."""
 
     bytes: list[int]
     time_ns: list[int]
@@ -207,6 +208,11 @@ class Places:
             [unit.saved_bytes - cost.saved_bytes for unit, cost in zip(units, now, strict=True)],
         ]
         self.time, self.held, self.saved = ([0, *itertools.accumulate(each)] for each in rest)
+        # in passing, of what is no call
+        self.passing = [
+            unit.transient_bytes if unit.transient_bytes > cost.transient_bytes else 0
+            for unit, cost in zip(units, now, strict=True)
+        ]
         self.useful = [
             [_useful(known, shape.live(place)) for known in options] for place in range(shape.places)
         ]
@@ -214,6 +220,9 @@ class Places:
             [np.array([one.bytes(shape.live(place)) for one in known]) for known in choices]
             for place, choices in enumerate(self.useful)
         ]
+        # the least and the most that calls of a kind hold in passing
+        sizes = [[one.cost.transient_bytes for one in known] for known in options]
+        self.ranges = [(min(each), max(each)) for each in sizes]
         self.known: dict[tuple[int, ...], Ways] = {}
 
     def cut(self) -> list[int] | None:
@@ -257,13 +266,13 @@ class Places:
         entering, leaving = (self.units[at].entering_bytes if at in borders else 0 for at in (first, after))
         left -= self.shape.received_bytes(place, entering, leaving)
         calls = [known[after] - known[first] for known in self.counts]
-        left -= max(
-            *(unit.transient_bytes for unit in self.units[first:after]),
-            *(ladder[0].cost.transient_bytes for ladder, number in zip(ladders, calls, strict=True) if number),
-        )
+        passing = max(self.passing[first:after])
+        ranges = [known for known, number in zip(self.ranges, calls, strict=True) if number]
         if (ways := self.ways(place, *calls)).bytes:
+            left -= max(0, passing - min(least for least, _ in ranges))
             at = bisect.bisect_right(ways.bytes, left) - 1
             return None if at < 0 else (time + ways.time_ns[at], ways.which[at])
+        left -= max(passing, *(most for _, most in ranges))
         for ladder, number in zip(ladders, calls, strict=True):
             time += number * ladder[0].cost.time_ns
             left -= number * ladder[0].bytes(live)
@@ -289,11 +298,14 @@ class Places:
         return self.known[key]
 
     def _ways(self, place: int, calls: Sequence[int]) -> Ways:
-        sizes = times = np.zeros(1, dtype=np.int64)
+        sizes = times = passing = np.zeros(1, dtype=np.int64)
         for known, own, n in zip(self.useful[place], self.sizes[place], calls, strict=True):
             shared, own_ns = _shared(len(known), n), np.array([one.cost.time_ns for one in known])
+            most = np.where(shared > 0, [one.cost.transient_bytes for one in known], 0).max(axis=1)
             sizes = np.add.outer(sizes, shared @ own).ravel()
             times = np.add.outer(times, shared @ own_ns).ravel()
+            passing = np.maximum.outer(passing, most).ravel()
+        sizes = sizes + passing
         at = faster_with_more(sizes, times)
         return Ways(sizes[at].tolist(), times[at].tolist(), at.tolist())
 
