@@ -208,7 +208,7 @@ class Places:
             [unit.saved_bytes - cost.saved_bytes for unit, cost in zip(units, now, strict=True)],
         ]
         self.time, self.held, self.saved = ([0, *itertools.accumulate(each)] for each in rest)
-        # in passing, of what is no call
+        # in passing, of what is no call, if that is more than its call holds so far
         self.passing = [
             unit.transient_bytes if unit.transient_bytes > cost.transient_bytes else 0
             for unit, cost in zip(units, now, strict=True)

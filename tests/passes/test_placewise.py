@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,6 +14,8 @@ from autopar.ir.pipeline import Mark
 from autopar.passes.pipelining import Shape, Unit
 from autopar.passes.placewise import PRECISE, Option, Places
 from autopar.passes.units import Cost
+
+PASSING = 40  # from this seed on calls hold something in passing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,7 @@ class Case:
     kinds: tuple[int, ...]
     options: tuple[tuple[Option, ...], ...]
     rest: tuple[tuple[int, int, int], ...]  # what stands in a unit besides: time, held and saved bytes
+    passing: tuple[int, ...]  # that what stands besides holds in passing
     entering: tuple[int, ...]
     transfers: tuple[int, ...]
     shape: Shape
@@ -34,7 +37,8 @@ class Case:
             own = self.options[kind][0].cost
             found.append(Unit(
                 mark=Mark("layers", at), time_ns=own.time_ns + time, held_bytes=own.held_bytes + held,
-                saved_bytes=own.saved_bytes + saved, transient_bytes=0, entering_bytes=self.entering[at],
+                saved_bytes=own.saved_bytes + saved, transient_bytes=max(own.transient_bytes, self.passing[at]),
+                entering_bytes=self.entering[at],
             ))  # fmt: skip
         return tuple(found)
 
@@ -47,7 +51,7 @@ class Case:
         """Time and bytes of the slowest and of the fullest place, one call after the other."""
         slowest = fullest = 0
         for place, (first, after) in enumerate(itertools.pairwise((0, *cut))):
-            live, time, held = self.shape.live(place), 0, 0
+            live, time, held, passing = self.shape.live(place), 0, 0, 0
             for border in (first, after):
                 if 0 < border < len(self.kinds):
                     time += self.transfers[border]
@@ -57,7 +61,8 @@ class Case:
                 own = next(o.cost for o in self.options[self.kinds[at]] if o.values == chosen[at])
                 time += own.time_ns + self.rest[at][0]
                 held += own.held_bytes + self.rest[at][1] + int(live) * (own.saved_bytes + self.rest[at][2])
-            slowest, fullest = max(slowest, time), max(fullest, held)
+                passing = max(passing, own.transient_bytes, self.passing[at])
+            slowest, fullest = max(slowest, time), max(fullest, held + passing)
         return slowest, fullest
 
     def every(self) -> Iterator[tuple[int, int]]:
@@ -76,22 +81,26 @@ def drawn(seed: int) -> Case:
         times = sorted(rng.sample(range(100, 200), rng.randint(1, 3)), reverse=True)
         saved = sorted(rng.sample(range(1, 60), len(times)))
         held, other = rng.randint(0, 20), rng.randint(0, 20) if seed % 2 else 0  # another layout holds more
+        passing = [rng.randint(0, 40) if seed >= PASSING else 0 for _ in times]
         options.append(tuple(
-            Option(values=(kind, i), cost=Cost(time_ns=t, held_bytes=held + (other if i else 0), saved_bytes=s))
-            for i, (t, s) in enumerate(zip(times, saved, strict=True))
+            Option(values=(kind, i), cost=Cost(
+                time_ns=t, held_bytes=held + (other if i else 0), saved_bytes=s, transient_bytes=p,
+            )) for i, (t, s, p) in enumerate(zip(times, saved, passing, strict=True))
         ))  # fmt: skip
     rest = tuple(
         (rng.randint(0, 90), rng.randint(0, 30), rng.randint(0, 9)) if rng.random() < 0.3 else (0, 0, 0) for _ in kinds
     )
     shape = Shape(schedule="1f1b", places=rng.randint(2, 3), loops=1, microbatches=rng.randint(3, 8))
     entering = tuple(rng.randint(0, 3) for _ in kinds)
+    least = min(option.cost.transient_bytes for known in options for option in known)
     return Case(
         kinds=kinds, options=tuple(options), rest=rest, entering=entering,
+        passing=tuple(rng.randint(0, least) for _ in kinds),
         transfers=tuple(rng.randint(0, 20) for _ in kinds), shape=shape,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(2 * PASSING))
 def test_no_cut_with_other_modes_is_faster(seed: int) -> None:
     """But for what the last bytes of a place, too few for one more call, might have been used for."""
     case = drawn(seed)
@@ -110,6 +119,23 @@ def test_no_cut_with_other_modes_is_faster(seed: int) -> None:
     time, held = case.measured(tuple(cut), chosen)
     assert held <= memory
     assert best <= time <= (best + 2 * gain) * (1 + PRECISE) + 1
+
+
+def test_what_stands_beside_calls_may_hold_most_in_passing() -> None:
+    """A cut that is taken is within memory then, too."""
+    found = 0
+    for seed in range(PASSING, 2 * PASSING):
+        drew = drawn(seed)
+        case = replace(drew, passing=tuple(41 + at % 3 * 15 for at in range(len(drew.kinds))))
+        sizes = sorted(held for _, held in case.every())
+        memory = sizes[len(sizes) // 3]
+        places = case.places(memory)
+        if (cut := places.cut()) is not None:
+            spans = enumerate(itertools.pairwise((0, *cut)))
+            chosen = tuple(values for place, span in spans for values in places.values(place, *span))
+            assert case.measured(tuple(cut), chosen)[1] <= memory
+            found += 1
+    assert found
 
 
 def test_memory_enough_leaves_nothing_to_recompute() -> None:
