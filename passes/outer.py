@@ -100,7 +100,7 @@ class Candidate:
     @property
     def fits(self) -> bool:
         """Whether it may fit in memory. What surely does not has ``UNREACHABLE_NS`` as a bound, or its share of it."""
-        return self.bound_ns < UNREACHABLE_NS / math.prod(size for _, size in self.full.axes)
+        return self.bound_ns < UNREACHABLE_NS // math.prod(size for _, size in self.full.axes)
 
     def bound_of(self, rank: float) -> int:
         """What ``bound_ns`` gives it so high a rank."""

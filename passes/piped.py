@@ -7,7 +7,6 @@ The model is placed on the devices of one stage within the memory of all, then c
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -67,8 +66,8 @@ class Pipelines:
         found = self.alike[key]
         if found is None:
             return None
-        bound_ns = 0
-        for count in reversed(more[bisect_left(more, candidate.count) :]):
+        bound_ns = 0  # of others it says nothing: they may allow what the fewest do not
+        for count in reversed(more[more.index(candidate.count) :] if candidate.count in more else []):
             bound_ns = found[count]
             if bound_ns * candidate.stretch >= self.standing.best_ns:
                 break
@@ -80,8 +79,8 @@ class Pipelines:
         return shape is not None and (candidate.full.axes, replace(shape, microbatches=candidate.fewest)) in self.alike
 
     def _counted(self, first: Candidate, fewest: Shape, counts: Sequence[int]) -> dict[int, int] | None:
-        """Of numbers of microbatches, multiples of those of ``first``, what each and all below it take at least: from
-        the most of them on until the best plan is no slower. None where it cannot be placed."""
+        """Of ``counts`` of microbatches, multiples of those of ``first``, what each and those before it take at least:
+        from the last one on until the best plan is no slower. None where it cannot be placed."""
         bounds, parts = self.standing.bounds, _parts(fewest.places, GROUPS)
         made = bounds.encode(first, fewest.schedule) if counts else None
         if made is None:

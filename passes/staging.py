@@ -62,8 +62,8 @@ class Staging:
         return None if self._anywhere else ends(self.bounds.model, holding(self.encoded, 0))
 
     def places(self, runs: Sequence[range], counts: Sequence[int] = ()) -> list[Places]:
-        """Of runs of neighbouring places what each holds and costs. ``counts``: multiples of its microbatches, in any
-        of which none holds or costs less."""
+        """Of runs of neighbouring places what each holds and costs. ``counts``: multiples of its microbatches, least
+        first, in any of which none holds or costs less."""
         few, most = (count // self.shape.microbatches for count in (counts[0], counts[-1])) if counts else (1, 1)
         shape = replace(self.shape, microbatches=self.shape.microbatches * most)
         arriving = self._sizes.least // most

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from autopar.ir.mesh import Mesh
 from autopar.passes.bounds import Bounds
-from autopar.passes.outer import Candidate
+from autopar.passes.outer import Candidate, of_mesh
+from autopar.passes.piped import Pipelines
 from autopar.passes.solve import Costs, undivided_bound_ns
 from autopar.passes.staging import Staging
+from autopar.passes.standing import Standing
 from tests.search.staged import CASES, pipelines
 
 RUNS = [range(1), range(1, 3), range(3, 4)]
@@ -55,6 +60,21 @@ def test_the_most_microbatches_of_a_run_bound_all_of_it(name: str) -> None:
                 assert bound <= costs.like(fewest.places(RUNS, [count])).undivided_ns()
                 told += bound > 0
     assert told
+
+
+def test_numbers_that_are_no_multiples_are_bounded_by_none() -> None:
+    """What is legal with them may not be so with the fewest."""
+    full = Mesh((("pp", 4), ("dp", 2)))
+    counts, best_ns = (4, 6, 8, 16), 1e6
+    known = [*of_mesh(full, counts, "1f1b")]
+    heavy = SimpleNamespace(counts={(full.axes, "1f1b"): counts})
+    standing = SimpleNamespace(bounds=SimpleNamespace(heavy=heavy), best_ns=best_ns)
+    for most_ns, expected in ((4e6, (0, 0, 4e6, 4e6)), (2.5e6, (0, 0, 3.2e6, 2.5e6))):
+        pipes = Pipelines(cast(Standing, standing))
+        assert known[0].shape is not None
+        pipes.alike[full.axes, known[0].shape] = {16: int(most_ns), 8: int(3.2e6)}
+        found = [pipes.shared(one, one.shape) for one in known if one.shape is not None]
+        assert tuple(one.bound_ns for one in found if one is not None) == expected
 
 
 def staging(bounds: Bounds, pipeline: Candidate) -> Staging:
