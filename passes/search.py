@@ -60,7 +60,7 @@ CLOSELY = 0.95
 
 WORTH_S = 0.03  # a search that takes longer gets a helper
 GRACE_S = 60.0  # so much longer a search may take that has no plan yet
-NEAREST = 4  # so many are looked into where nothing fits
+NEAREST = 8  # so many are looked into where nothing fits
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
 
@@ -282,9 +282,10 @@ class _Search:
     def unfit(self, candidates: Sequence[Candidate]) -> None:
         """No plan was found, and what is left surely does not fit: look into a few of it, to tell what is missing."""
         standing, least_bytes = self.standing, self.bounds.least_bytes.of
-        known = [max(standing.limits.memory_bytes + 1, least_bytes(each)) for each in candidates]
-        standing.least_bytes = min(standing.least_bytes, *known)
-        self.explore(sorted(by_experts(candidates), key=least_bytes)[:NEAREST])
+        near = sorted(by_experts(candidates), key=least_bytes)
+        others = [max(standing.limits.memory_bytes + 1, least_bytes(each)) for each in near[NEAREST:]]
+        standing.least_bytes = min([standing.least_bytes, *others])
+        self.explore(near[:NEAREST])
         self.complete = self.complete or standing.closest is not None
 
     def _left(self, candidate: Candidate) -> Candidate:
