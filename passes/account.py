@@ -126,7 +126,7 @@ def updates_ns(program: Program, settings: Settings, pricing: Pricing, microbatc
         whole = stored_bytes(parameter)
         used = whole // DTYPE_BYTES[dtype] * DTYPE_BYTES[parameter.compute_dtype]
         over = parts if zero >= 2 and settings.schedule is None else 1
-        total += added_ns(whole, used, over, dtype, pricing, microbatches)
+        total += (microbatches - 1) * added_ns(whole, used, over, dtype, pricing)
         total += update_ns(whole, state, parts, dtype, pricing)
     return total
 

@@ -118,6 +118,7 @@ class Modes:
             variables=variables, sync_ns=np.minimum(sync + kept.sync_ns, FORBIDDEN), hide_ns=kept.hide_ns,
             cover_ns=cover, earlier_ns=earlier, ahead_ns=kept.ahead_ns if ahead is None else kept.ahead_ns + ahead,
             bytes=held + kept.bytes, transient_bytes=dropped + kept.transient_bytes, saved_bytes=held,
+            further_ns=kept.further_ns,
         )  # fmt: skip
 
 

@@ -66,11 +66,7 @@ class Pipelines:
         found = self.alike[key]
         if found is None:
             return None
-        bound_ns = 0  # of others it says nothing: they may allow what the fewest do not
-        for count in reversed(more[more.index(candidate.count) :] if candidate.count in more else []):
-            bound_ns = found[count]
-            if bound_ns * candidate.stretch >= self.standing.best_ns:
-                break
+        bound_ns = found.get(candidate.count, 0)  # of others it says nothing: they may allow what the fewest do not
         return replace(candidate, rung=Rung.FEWEST, bound_ns=max(candidate.bound_ns, bound_ns))
 
     def knows(self, candidate: Candidate) -> bool:
@@ -79,19 +75,24 @@ class Pipelines:
         return shape is not None and (candidate.full.axes, replace(shape, microbatches=candidate.fewest)) in self.alike
 
     def _counted(self, first: Candidate, fewest: Shape, counts: Sequence[int]) -> dict[int, int] | None:
-        """Of ``counts`` of microbatches, multiples of those of ``first``, what each and those before it take at least:
-        from the last one on until the best plan is no slower. None where it cannot be placed."""
+        """Of ``counts``, multiples of those microbatches of ``first``, what each takes at least, from the last one on
+        until it and all before it are no faster than the best plan. None where it cannot be placed."""
         bounds, parts = self.standing.bounds, _parts(fewest.places, GROUPS)
         made = bounds.encode(first, fewest.schedule) if counts else None
         if made is None:
             return None if counts else {}
-        staging, costs, found = Staging(bounds, *made, fewest), None, dict[int, int]()
-        for count in reversed(counts):
-            places = staging.places(parts, (counts[0], count))
-            costs = Costs(places, bare=True) if costs is None else costs.like(places)
-            found[count] = fewest.places * costs.undivided_ns()
+        staging, found = Staging(bounds, *made, fewest), dict[int, int]()
+        costs = Costs(staging.places(parts, counts), bare=True)
+        for at, count in reversed([*enumerate(counts)]):
             as_many = replace(first, shape=replace(fewest, microbatches=count))
-            if found[count] * as_many.stretch >= self.standing.best_ns:
+            slow_ns = self.standing.best_ns / (as_many.stretch * fewest.places)
+            for least, told in ((count, [count]), (counts[0], counts[:at])):  # alone, and with all before it
+                costs = costs.like(staging.places(parts, (least, count)))
+                each_ns = costs.undivided_ns(slow_ns)
+                found |= dict.fromkeys(told, fewest.places * each_ns)
+                if each_ns < slow_ns:
+                    break
+            else:
                 break
         return found
 

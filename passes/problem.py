@@ -52,8 +52,8 @@ class Table:
 
     All arrays are int64 and have the shape of the domains of ``variables``, in that order.
     ``None`` stands for zeros. ``hide_ns`` and ``cover_ns`` are never negative. ``saved_bytes``: the part of ``bytes``
-    that each microbatch in flight adds, counted once; ``once``: of what runs before the first microbatch. The solver
-    looks at neither.
+    that each microbatch in flight adds, counted once; ``further_ns``: what a further microbatch adds to ``sync_ns`` at
+    least; ``once``: of what runs before the first microbatch. The solver looks at none of them.
     """
 
     variables: tuple[int, ...]
@@ -65,6 +65,7 @@ class Table:
     bytes: IntArray | None = None
     transient_bytes: IntArray | None = None
     saved_bytes: IntArray | None = None
+    further_ns: IntArray | None = None
     once: bool = False
 
 

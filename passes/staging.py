@@ -2,14 +2,17 @@
 fewer microbatches.
 
 With as many times more of them each holds as many times less, and nothing takes less time: what says least of fewer
-bounds what more take within their own memory.
+bounds what more take within their own memory. What each further one adds for sure, where parameters' gradients are
+added up, is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+
+import numpy as np
 
 from autopar.passes.bounds import Bounds
 from autopar.passes.build import Encoded
@@ -18,7 +21,7 @@ from autopar.passes.extents import layers
 from autopar.passes.live import holding
 from autopar.passes.pipelining import Shape, transfer_ns
 from autopar.passes.pricing import Pricing
-from autopar.passes.problem import Chain
+from autopar.passes.problem import FORBIDDEN, Chain, FloatArray, Table
 from autopar.passes.solve import Model, Places, apart, between
 
 
@@ -30,6 +33,7 @@ class Staging:
     encoded: Encoded
     pricing: Pricing
     shape: Shape
+    known: dict[tuple[int, int], Model] = field(default_factory=dict)  # by what is held, and how much finer
 
     @cached_property
     def _anywhere(self) -> bool:
@@ -58,6 +62,17 @@ class Staging:
         return none, one
 
     @cached_property
+    def _further_ns(self) -> list[FloatArray]:
+        """By chain, [mode]: what a call takes longer at least for a further microbatch."""
+        return [sum(map(_further_ns, chain.segment.tables), np.zeros(1)) for chain in self.encoded.problem.chains]
+
+    def _holding(self, live: int, finer: int) -> Model:
+        key = live, finer
+        if key not in self.known:
+            self.known[key] = between(*self._models, *key)
+        return self.known[key]
+
+    @cached_property
     def _own(self) -> Ends | None:
         return None if self._anywhere else ends(self.bounds.model, holding(self.encoded, 0))
 
@@ -71,13 +86,13 @@ class Staging:
             2 * few * self.shape.microbatches * transfer_ns(size // few, self.pricing)
             for size in (self._sizes.least, *self._sizes.by_state)
         )
-        (none, one), own = self._models, self._own
-        found = []
+        own, found = self._own, list[Places]()
+        longer = [(few - 1) * self.shape.microbatches * each for each in self._further_ns]
         for run in runs:
             live = max(1, int(shape.live(run[-1])))
             entering, leaving = (0 if run[0] == 0 else arriving), (0 if run[-1] == shape.places - 1 else arriving)
             found.append(Places(
-                model=between(none, one, live, most), count=len(run),
+                model=self._holding(live, most), count=len(run), longer=longer,
                 chains=partial(_chains, self._loose, live),
                 sent_ns=sent * (bool(entering) + bool(leaving)),
                 sides=(bool(entering), bool(leaving)), handed=[state - sent for state in states],
@@ -90,3 +105,11 @@ class Staging:
 
 def _chains(encoded: Encoded, live: int) -> tuple[Chain, ...]:
     return holding(encoded, live).problem.chains
+
+
+def _further_ns(table: Table) -> FloatArray:
+    """[mode]: the least of what a further microbatch adds to it; one number where it adds nothing."""
+    if table.further_ns is None:
+        return np.zeros(1)
+    least = np.where(table.sync_ns < FORBIDDEN, table.further_ns, np.inf).min(axis=tuple(range(table.sync_ns.ndim - 1)))
+    return np.asarray(np.where(np.isinf(least), 0.0, least))

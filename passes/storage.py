@@ -71,8 +71,8 @@ def as_used(storage: Layout, owned: Sequence[str]) -> Layout:
     return storage
 
 
-_Numbers: TypeAlias = tuple[int, int, int, int, int, int]
-_NEVER: _Numbers = (FORBIDDEN, 0, 0, 0, 0, 0)
+_Numbers: TypeAlias = tuple[int, int, int, int, int, int, int]
+_NEVER: _Numbers = (FORBIDDEN, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Kept:
     """Costs of keeping and updating one parameter: [storage, needs, mode].
 
     ``hide_ns``: traffic of the last backward with what comes once a step, ``earlier_ns``: of those before it,
-    ``ahead_ns``: of all forwards.
+    ``ahead_ns``: of all forwards. ``further_ns``: what a further microbatch adds to ``sync_ns`` at least.
     """
 
     sync_ns: IntArray
@@ -89,6 +89,7 @@ class Kept:
     ahead_ns: IntArray
     bytes: IntArray
     transient_bytes: IntArray
+    further_ns: IntArray
 
     def picked(self, needs: IntArray) -> Kept:
         """Of these sets of layouts needed, in this order."""
@@ -193,7 +194,7 @@ def _one(
     whole = local_bytes(layout, fact.type, stored.dtype)
     used = local_bytes(layout, fact.type)
     if not stored.trainable or stored.buffer:
-        return 0, 0, 0, 0, whole + (used if fact.type.dtype != stored.dtype else 0), 0
+        return 0, 0, 0, 0, whole + (used if fact.type.dtype != stored.dtype else 0), 0, 0
     state = optimizer_state_bytes(
         settings.optimizer, layout.local_shape(fact.type.shape), stored.dtype, pricing.profile
     )
@@ -224,9 +225,10 @@ def _one(
         else:
             hide += once_ns
     at_the_end = sum(pricing.shared_ns("all_reduce", -(-whole // parts), axis, together) for axis in late)
-    added = added_ns(whole, used, parts if zero >= 2 and not piped else 1, stored.dtype, pricing, microbatches)
+    further = added_ns(whole, used, parts if zero >= 2 and not piped else 1, stored.dtype, pricing)
+    added = (microbatches - 1) * further
     sync = behind + at_the_end + added + update_ns(whole, state, parts, stored.dtype, pricing)
-    return sync, hide, earlier, ahead, held, transient
+    return sync, hide, earlier, ahead, held, transient, further
 
 
 def parameter_bytes(
@@ -276,15 +278,13 @@ def reductions(
             yield "all_reduce", across(axis), whole, "grad", 1
 
 
-def added_ns(whole: int, used: int, parts: int, dtype: str, pricing: Pricing, microbatches: int) -> int:
-    """Gradients of each microbatch added to those of the earlier ones, over so many devices: two read, one written."""
-    if microbatches == 1:
-        return 0
+def added_ns(whole: int, used: int, parts: int, dtype: str, pricing: Pricing) -> int:
+    """Gradients of a microbatch added to those of the earlier ones, over so many devices: two read, one written."""
     cost = OpCost(
         target="aten.add_.Tensor", op_class="pointwise", dtype=dtype, flops=0,
         bytes=(2 * whole + used) // parts, phase="backward",
     )  # fmt: skip
-    return (microbatches - 1) * nanoseconds(slowest_compute_s(cost, pricing.cluster, pricing.profile))
+    return nanoseconds(slowest_compute_s(cost, pricing.cluster, pricing.profile))
 
 
 def update_ns(whole: int, state: int, parts: int, dtype: str, pricing: Pricing) -> int:

@@ -23,9 +23,11 @@ from autopar.passes.problem import FORBIDDEN, FloatArray
 MOST_SUMS = 32  # of modes that places may have their calls in, told apart
 
 
-def least_ns(counts: Sequence[int], ladders: Sequence[Iterator[float]], calls: int, *, each: bool) -> float:
+def least_ns(
+    counts: Sequence[int], ladders: Sequence[Iterator[float]], calls: int, *, each: bool, enough_ns: float = np.inf
+) -> float:  # fmt: skip
     """Least T at which so many places of each kind take so many calls, and ``each`` at least one. ``ladders``: by kind
-    the time of one call, of two and so on."""
+    the time of one call, of two and so on. ``enough_ns``: by how much more T may be is not asked."""
     waiting = [(next(ladder), s) for s, ladder in enumerate(ladders)]
     most = max(waiting)[0] if each else 0.0
     heapq.heapify(waiting)
@@ -34,7 +36,7 @@ def least_ns(counts: Sequence[int], ladders: Sequence[Iterator[float]], calls: i
         calls -= counts[s]
         if not 0 < time_ns < np.inf or most == np.inf:
             return 0.0  # nothing is known
-        if calls <= 0:
+        if calls <= 0 or time_ns >= enough_ns:
             return max(time_ns, most)
         heapq.heapreplace(waiting, (next(ladders[s]), s))
 

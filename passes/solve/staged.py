@@ -21,6 +21,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Places:
     """So many places alike. ``memory_bytes``, ``sent_ns``: of each. ``own``: by chain the part of the root that stands
     where calls of it are, ``anew`` if it is there beside what the root has. ``sides``: whether it receives, and sends;
     ``handed``: what either side takes longer than the least by the state of a call that it is handed over in, if known.
+    ``longer``: by chain, [mode], what a call takes longer than the model says.
     ``chains``: with the bytes that calls hold there.
     """
 
@@ -53,6 +55,7 @@ class Places:
     anew: bool = False
     sides: tuple[bool, bool] = (False, False)
     handed: Sequence[float] = ()
+    longer: Sequence[FloatArray] = ()
     chains: Callable[[], Sequence[Chain]] = tuple
 
 
@@ -94,18 +97,20 @@ class Costs:
         self._least_passing: dict[int, FloatArray] = {}
 
     def like(self, places: Sequence[Places]) -> Costs:
-        """Of places of the same problem whose own parts are the same, which differ in bytes and in what they send; at
-        the same steep price."""
+        """Of places of the same problem whose own parts are the same, which differ in bytes, in what they send and in
+        how much longer their calls take; at the same steep price."""
         made = copy.copy(self)
         made.steep, made.places, made.first = self.steep, places, places[0].model
+        if all(at.model is other.model for at, other in zip(places, self.places, strict=True)):
+            return made
         made._blocks = {key: costs for key, costs in self._blocks.items() if not key[-1]}
         made._roots = {key: costs for key, costs in self._roots.items() if not key[-1]}
         made._least_passing = {}
         return made
 
-    def undivided_ns(self) -> int:
-        """As ``undivided_bound_ns``."""
-        return int(self.undivided((0.0, self.steep)) * SAFE) if self.known else 0
+    def undivided_ns(self, enough_ns: float = np.inf) -> int:
+        """As ``undivided_bound_ns``. ``enough_ns``: by how much more it may be is not asked."""
+        return int(self.undivided((0.0, self.steep), enough_ns / SAFE + 2) * SAFE) if self.known else 0
 
     @functools.cached_property
     def steep(self) -> float:
@@ -120,19 +125,21 @@ class Costs:
         sent = [at.sent_ns + (min(self._owned(at, 0.0), default=0.0) if at.anew else 0.0) for at in self.places]
         return _bound(self.places, calls, roots, prices, sent)
 
-    def undivided(self, prices: Sequence[float]) -> float:
+    def undivided(self, prices: Sequence[float], enough_ns: float = np.inf) -> float:
         """T by calls of one chain each, and of all, at the same prices everywhere."""
         several, at_calls = len(self._chains) > 1, bool(self.places[0].own)
-        ladders = [([number], self._by_states(prices, number)) for number in self._chains]
-        ladders += [([number], self._by_modes(prices, [number])) for number in self._chains]
-        if several:
-            ladders.append(([*self._chains], self._by_modes(prices, self._chains)))
-        found = 0.0
+        one = [[number] for number in self._chains]
+        ladders = [(numbers, partial(self._by_states, prices, *numbers)) for numbers in one]
+        together = [*one, [*self._chains]] if several else one
+        ladders += [(numbers, partial(self._by_modes, prices, numbers)) for numbers in together]
+        found, counts = 0.0, [at.count for at in self.places]
         for numbers, rungs in ladders:
+            if found >= enough_ns:
+                return found
             each = len(numbers) == len(self._chains) and at_calls
             calls = sum(self.first.counts[1 + number] for number in numbers)
-            found = max(found, least_ns([at.count for at in self.places], rungs, calls, each=each))
-        return max(found, self._in_order(prices, found)) if several and at_calls else found
+            found = max(found, least_ns(counts, rungs(), calls, each=each, enough_ns=enough_ns))
+        return max(found, self._in_order(prices, found)) if several and at_calls and found < enough_ns else found
 
     def _in_order(self, prices: Sequence[float], low_ns: float) -> float:
         """T by calls of all chains, as they follow each other."""
@@ -209,7 +216,12 @@ class Costs:
         key = number, s if price else 0, price  # places differ in memory alone
         if key not in self._blocks:
             self._blocks[key] = _block(self.places[s], number, price, bare=self.bare)
-        return self._blocks[key]
+        longer = self.places[s].longer
+        return self._blocks[key] + self._by_pivot(number, longer[number]) if longer else self._blocks[key]
+
+    def _by_pivot(self, number: int, longer: FloatArray) -> FloatArray:
+        """[pivot], of what is told by mode."""
+        return longer if self.first.chains[number].pivot == 0 else np.asarray(longer.min())
 
     def _each_mode(self, number: int, s: int, price: float) -> FloatArray:
         """[mode]: the least cost of one call."""

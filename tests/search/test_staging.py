@@ -54,8 +54,9 @@ def test_the_most_microbatches_of_a_run_bound_all_of_it(name: str) -> None:
         for least, most in itertools.combinations_with_replacement(counts, 2):
             run = fewest.places(RUNS, (least, most))
             costs = costs.like(run)
-            bound = costs.undivided_ns()
-            assert bound == pytest.approx(undivided_bound_ns(run, bare=True), rel=0.02)
+            bound, anew = costs.undivided_ns(), Costs(run, bare=True)
+            anew.steep = costs.steep
+            assert bound == anew.undivided_ns()
             for count in (each for each in counts if least <= each <= most):
                 assert bound <= costs.like(fewest.places(RUNS, [count])).undivided_ns()
                 told += bound > 0
@@ -64,17 +65,32 @@ def test_the_most_microbatches_of_a_run_bound_all_of_it(name: str) -> None:
 
 def test_numbers_that_are_no_multiples_are_bounded_by_none() -> None:
     """What is legal with them may not be so with the fewest."""
-    full = Mesh((("pp", 4), ("dp", 2)))
-    counts, best_ns = (4, 6, 8, 16), 1e6
+    full, counts = Mesh((("pp", 4), ("dp", 2))), (4, 6, 8, 16)
     known = [*of_mesh(full, counts, "1f1b")]
     heavy = SimpleNamespace(counts={(full.axes, "1f1b"): counts})
-    standing = SimpleNamespace(bounds=SimpleNamespace(heavy=heavy), best_ns=best_ns)
-    for most_ns, expected in ((4e6, (0, 0, 4e6, 4e6)), (2.5e6, (0, 0, 3.2e6, 2.5e6))):
-        pipes = Pipelines(cast(Standing, standing))
-        assert known[0].shape is not None
-        pipes.alike[full.axes, known[0].shape] = {16: int(most_ns), 8: int(3.2e6)}
-        found = [pipes.shared(one, one.shape) for one in known if one.shape is not None]
-        assert tuple(one.bound_ns for one in found if one is not None) == expected
+    standing = SimpleNamespace(bounds=SimpleNamespace(heavy=heavy), best_ns=1e6)
+    pipes = Pipelines(cast(Standing, standing))
+    assert known[0].shape is not None
+    pipes.alike[full.axes, known[0].shape] = {16: 2_500_000, 8: 3_200_000}
+    found = [pipes.shared(one, one.shape) for one in known if one.shape is not None]
+    assert tuple(one.bound_ns for one in found if one is not None) == (0, 0, 3_200_000, 2_500_000)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_each_further_microbatch_adds_is_told(name: str) -> None:
+    """With gradients to be added up more microbatches take longer, from the problem of the fewest too, and no longer
+    than in their own."""
+    bounds, (first, *more) = pipelines(name, "1f1b")
+    bounds.memory_bytes, fewest = 1 << 60, staging(bounds, first)
+    counts = [each.count for each in more]
+    own, alone = (
+        [undivided_bound_ns(places, bare=True) for places in each]
+        for each in ([staging(bounds, one).places(RUNS) for one in more], [fewest.places(RUNS, [n]) for n in counts])
+    )
+    together = [undivided_bound_ns(fewest.places(RUNS, (counts[0], n)), bare=True) for n in counts]
+    assert all(few < many for few, many in itertools.pairwise(alone))
+    assert all(0.65 * most < least <= most for least, most in zip(alone, own, strict=True))
+    assert together == [alone[0]] * len(counts)
 
 
 def staging(bounds: Bounds, pipeline: Candidate) -> Staging:
