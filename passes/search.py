@@ -167,6 +167,8 @@ class _Search:
             return self.raised(candidate)
         if candidate.rung == Rung.LIMITED:
             self.pipelines.proven_ns(candidate, told.objective_ns)
+        if candidate.rung == Rung.STAGED and bounds.helper.is_past(limited_key(candidate)):
+            return [replace(candidate, rung=Rung.LIMITED)]  # to be proven at last, if it was settled
         asked = candidate.shape is not None or bounds.binds or bounds.heavy.there
         known = candidate.rung in (Rung.OWN, Rung.STAGED) and not math.isinf(told.best_ns)
         return self.within(candidate) if asked and known and self.close(candidate) else []
@@ -174,8 +176,7 @@ class _Search:
     def close(self, candidate: Candidate) -> bool:
         """In the helper: whether a close bound of a pipeline is likely to be what the search comes to ask. A plan much
         slower than the bound would not be the best for long."""
-        near = candidate.rank[0] > CLOSELY * self.bounds.helper.best.best_ns
-        return candidate.rung != Rung.STAGED or (near and not self.bounds.helper.is_past(limited_key(candidate)))
+        return candidate.rung != Rung.STAGED or candidate.rank[0] > CLOSELY * self.bounds.helper.best.best_ns
 
     def staged(self, candidate: Candidate) -> bool:
         """In the helper: whether the search knows what a pipeline's stages take, and has not gone on."""
@@ -263,7 +264,9 @@ class _Search:
             left: list[Candidate] = []
             for at, names in enumerate(FIRST):
                 group = [c for c in candidates if c.full.names in names]
-                if not group or (group[0].shape is not None and not self.bounds.binds):
+                best = self.standing.best
+                piped = self.bounds.binds or (best is not None and best.cut is not None)
+                if not group or (group[0].shape is not None and not piped):
                     continue
                 candidates = [c for c in candidates if c.full.names not in names]
                 after = [*itertools.chain.from_iterable(FIRST[at + 1 :])]
