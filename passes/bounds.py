@@ -22,6 +22,7 @@ from autopar.passes.candidate import with_time
 from autopar.passes.candidates import SEARCHED_AXES, data_parallel, divisors
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
+from autopar.passes.grounds import Grounds
 from autopar.passes.heavy import build_heavy
 from autopar.passes.heavy_bounds import HeavyBounds
 from autopar.passes.helper import Answer, Helper
@@ -32,9 +33,10 @@ from autopar.passes.pooled_bounds import PooledBounds
 from autopar.passes.positions import Positions
 from autopar.passes.pricing import Pricing
 from autopar.passes.solve import AnySolver, solver_of
+from autopar.passes.timeless import Timeless
 
 MOST_JOINED = 1 << 28  # some hundred times as many as problems of known models have
-GROUNDS = 32  # of so many meshes what their problems share is kept
+BEGUN = 32  # so many bounds that may be raised further are kept
 # Axes along which devices exchange what grows with the work, however few they are.
 PRIME_AXES = ("cp", "tp")
 # Numbers of microbatches that bound all their multiples: few of them, so that many pipelines share one problem. Then as
@@ -44,13 +46,10 @@ MANY = (16, 128)
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What searches of one model on one cluster may share, whatever they leave free but constraints.
-
-    ``grounds``: of meshes, the latest few.
-    """
+    """What searches of one model on one cluster may share, whatever they leave free but constraints."""
 
     positions: Positions
-    grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
+    grounds: Grounds = field(default_factory=Grounds)
 
 
 @dataclass(eq=False)
@@ -80,7 +79,7 @@ class Bounds:
     helper: Helper = field(default_factory=Helper)
     cut: set[int] = field(default_factory=set)  # numbers of microbatches that were tried on one device
     uncut: dict[int, UnsupportedError] = field(default_factory=dict)  # those that no mesh can take
-    grounds: dict[tuple[object, ...], Ground] = field(default_factory=dict)
+    grounds: Grounds = field(default_factory=Grounds)
     variants: dict[tuple[str | None, bool, bool, bool], Model] = field(default_factory=dict)
     known_ns: dict[object, int] = field(default_factory=dict)  # ``Pricing.known_ns``
 
@@ -184,21 +183,17 @@ class Bounds:
         return self.ground(self.model_of(candidate), candidate, inner=False).pricing
 
     def ground(self, model: Model, candidate: Candidate, *, inner: bool) -> Ground:
-        """What the problems of one mesh share; the latest few are kept."""
-        of = candidate
-        key = of.full.axes, of.mesh.axes, of.count, inner, model.settings.constraints, of.uneven
-        ground = self.grounds.pop(key, None)
-        if ground is None:
+        """What the problems of one mesh share."""
+
+        def make(timeless: Timeless) -> Ground:
             pricing = Pricing(
                 mesh=with_time(candidate.mesh, candidate.count), cluster=self.cluster, profile=self.profile,
                 groups=axis_groups(candidate.full.axes, self.cluster), uneven=candidate.uneven,
                 known_ns=self.known_ns,
             )  # fmt: skip
-            ground = Ground(model, replace(self.positions, inner=inner), pricing, self._kinds)
-        self.grounds[key] = ground
-        if len(self.grounds) > GROUNDS:
-            del self.grounds[next(iter(self.grounds))]
-        return ground
+            return Ground(model, replace(self.positions, inner=inner), pricing, self._kinds, timeless)
+
+        return self.grounds.of(candidate, model.settings.constraints, inner=inner, make=make)
 
     def raised(self, candidate: Candidate, enough_ns: int | None = None) -> Candidate | None:
         """The candidate with the next bound; None if the model cannot be placed so. ``enough_ns``: rules it out."""
@@ -355,7 +350,7 @@ class Bounds:
 
     def _keep(self, key: tuple[object, ...], solver: AnySolver | None) -> None:
         self.begun[key] = solver
-        if len(self.begun) > GROUNDS:
+        if len(self.begun) > BEGUN:
             del self.begun[next(iter(self.begun))]
 
     def _free_solver(

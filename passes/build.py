@@ -35,8 +35,10 @@ from autopar.passes.problem import Chain, Problem
 from autopar.passes.regions import Region, regions
 from autopar.passes.segments import SegmentBuilder, Variable
 from autopar.passes.stages import belongs, dependence
-from autopar.passes.storage import as_used, keep, settled_axes, storages
+from autopar.passes.storage import storages
 from autopar.passes.strategies import NodeShapes, Strategy
+from autopar.passes.timeless import marks
+from autopar.passes.upkeep import upkeep
 from autopar.passes.values import Values
 
 
@@ -365,21 +367,18 @@ class Builder:
         layouts = storages(demands, fact.type.shape)
         if (graph.name, name) in self.model.written:
             layouts = (Layout.replicated(self.mesh),)  # what is written is what is stored
-        producer = into.variable("source", name, layouts)
-        groups = into.edges.groups(consumers)
-        trainable = stored.trainable and not stored.buffer
-        starts = [
-            [as_used(layout, settled_axes(layout, group, trainable=trainable)) for group in groups]
-            for layout in layouts
-        ]
-        settings, known = self.model.settings, self.ground.kept
+        groups, settings, known = into.edges.groups(consumers), self.model.settings, self.ground.timeless.upkeep
         how = settings.zero, settings.schedule, settings.hybrid, settings.pooled
-        among = self.ground.trained(graph)
-        key = fact, stored, layouts, groups, into.modes, root, among, self.ample, how
+        among, count = self.ground.trained(graph), self.microbatches if self.ample else min(self.microbatches, 2)
+        key = (
+            fact, stored, marks(layouts), into.edges.marks(groups), into.modes, root, among, how, self.ample, count
+        )  # fmt: skip
         if key not in known:
-            known[key] = keep(
-                fact, stored, layouts, groups, into.modes, conversions=self.edges.conversions, settings=settings,
+            known[key] = upkeep(
+                fact, stored, layouts, groups, into.modes, pricing=self.pricing, settings=settings,
                 microbatches=self.microbatches, root=root, among=among, together=self.ground.together(stored.shape),
                 ample=self.ample,
             )  # fmt: skip
-        into.parameter(name, fact, producer, starts, consumers, known[key])
+        into.parameter(
+            name, fact, layouts, consumers, known[key], trainable=stored.trainable and not stored.buffer
+        )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from autopar.passes.candidate import Mode
 from autopar.passes.problem import FORBIDDEN, IntArray, Table
-from autopar.passes.storage import Kept
+from autopar.passes.upkeep import Kept
 
 Pair: TypeAlias = tuple[IntArray, IntArray]
 # Of the last backward, of those before it, of forwards.

@@ -18,6 +18,8 @@ from autopar.passes.conversions import Conversions, hub_sets, trees_ns
 from autopar.passes.facts import Fact
 from autopar.passes.pricing import local_bytes
 from autopar.passes.problem import IntArray
+from autopar.passes.storage import as_used, settled_axes
+from autopar.passes.timeless import marks
 
 Groups: TypeAlias = tuple[tuple[Layout, ...], ...]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -51,9 +53,11 @@ class Edges:
     """Edges on one mesh, each kind priced once."""
 
     conversions: Conversions
+    parameters: dict[tuple[object, ...], Edge] = field(default_factory=dict)  # in any number of microbatches
     known: dict[tuple[object, ...], Edge] = field(default_factory=dict)
     sets: dict[tuple[tuple[Layout, ...], ...], Groups] = field(default_factory=dict)
     members: dict[int, tuple[Groups, dict[Layout, int], BoolArray]] = field(default_factory=dict)
+    marked: dict[int, tuple[Groups, object]] = field(default_factory=dict)
 
     def groups(self, consumers: Sequence[Consumer]) -> Groups:
         """Sets of layouts that serve all consumers; of a single one each layout that it may need."""
@@ -102,15 +106,20 @@ class Edges:
         return edge
 
     def parameter(
-        self, fact: Fact, starts: Sequence[Sequence[Layout]], consumers: Sequence[Consumer], *, selective: bool
-    ) -> Edge:
-        """Of a parameter: ``starts[i][g]`` is the layout that conversions start from for storage i, set g."""
-        demands = tuple((consumer.needs, consumer.saves) for consumer in consumers)
-        key = fact, tuple(map(tuple, starts)), demands, selective
-        edge = self.known.get(key)
+        self, fact: Fact, layouts: Sequence[Layout], consumers: Sequence[Consumer], *, trainable: bool,
+        selective: bool,
+    ) -> Edge:  # fmt: skip
+        """Of a parameter: [layout it is stored in, set of layouts it is needed in]."""
+        groups, keepers = self.groups(consumers), _keepers(consumers)
+        saves = [layout in keepers for layout in dict.fromkeys(itertools.chain.from_iterable(groups))]
+        key = fact, marks(layouts), self.marks(groups), tuple(saves), trainable, selective
+        edge = self.parameters.get(key)
         if edge is None:
-            groups = self.groups(consumers)
-            shape, keepers = (len(starts), len(groups)), _keepers(consumers)
+            starts = [
+                [as_used(layout, settled_axes(layout, group, trainable=trainable)) for group in groups]
+                for layout in layouts
+            ]
+            shape = (len(starts), len(groups))
             saved, keeps = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
             prices = np.zeros((self.conversions.numbers, *shape), np.int64)
             for i, row in enumerate(starts):
@@ -128,8 +137,14 @@ class Edges:
                     )  # fmt: skip
                     if selective:
                         keeps[i, g] = self.conversions.keeping.bytes(fact, [row[g]], [group], expensive=False)[0, 0]
-            edge = self.known[key] = _edge(prices, saved, keeps if selective else None)
+            edge = self.parameters[key] = _edge(prices, saved, keeps if selective else None)
         return edge
+
+    def marks(self, groups: Groups) -> object:
+        """As ``timeless.marks``, of sets that ``groups`` made."""
+        if id(groups) not in self.marked:  # which is kept, so that nothing else has its id
+            self.marked[id(groups)] = groups, tuple(map(marks, groups))
+        return self.marked[id(groups)][1]
 
 
 def _edge(prices: IntArray, saved: IntArray, keeps: IntArray | None) -> Edge:

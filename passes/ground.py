@@ -21,8 +21,8 @@ from autopar.passes.positions import Positions, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import IntArray
 from autopar.passes.regions import Region
-from autopar.passes.storage import Kept
 from autopar.passes.strategies import Strategy, strategies
+from autopar.passes.timeless import Timeless
 
 if TYPE_CHECKING:
     from autopar.passes.build import Model
@@ -34,20 +34,20 @@ Layouts: TypeAlias = tuple[tuple[tuple[Layout, ...], ...], tuple[tuple[Layout, .
 class Ground:
     """What all problems of one mesh share, whatever their modes: strategies and prices of conversions, made once.
 
-    ``legal``: strategies of each node within the user's constraints. ``kept``: parameters by all that keeping them
-    follows from. ``regions``: of each graph. ``kinds``: of nodes, the same on every mesh.
+    ``legal``: strategies of each node within the user's constraints. ``timeless``: what parameters cost, in any number
+    of microbatches. ``regions``: of each graph. ``kinds``: of nodes, the same on every mesh.
     """
 
     def __init__(
-        self, model: Model, found: Positions, pricing: Pricing, alike: Kinds | None = None
-    ) -> None:
-        self.found, self.pricing = found, pricing
-        self.edges = Edges(Conversions(pricing))
+        self, model: Model, found: Positions, pricing: Pricing, alike: Kinds | None = None,
+        timeless: Timeless | None = None,
+    ) -> None:  # fmt: skip
+        self.found, self.pricing, self.timeless = found, pricing, timeless or Timeless()
+        self.edges = Edges(Conversions(pricing), self.timeless.edges)
         self._kinds = alike or Kinds(model, found)
         self.keeps = self._kinds.keeps
         self.constrained = constrained(model.graph, model.settings.constraints)
         self.legal: dict[tuple[str, str], tuple[Strategy, ...]] = {}
-        self.kept: dict[object, Kept] = {}
         self.regions: dict[str, Mapping[str, Region]] = {}
         self._model = model
         self._strategies: dict[object, tuple[Strategy, ...]] = {}

@@ -42,7 +42,7 @@ def pace(bounds: Bounds, encoded: tuple[Encoded, Pricing], candidate: Candidate,
     """
     pricing, cluster = encoded[1], bounds.cluster
     size = pricing.mesh.size(DATA_AXIS)
-    kinds = {device: _finish(bounds, pricing, candidate, solution, device) for device in cluster.devices}
+    kinds = {device: finish_of(bounds, pricing, candidate, solution, device) for device in cluster.devices}
     units = size * candidate.count
     devices = [cluster.device_of_rank(rank) for rank in range(size)]
     program = settled(bounds, encoded, candidate, solution)[1]
@@ -55,18 +55,18 @@ def pace(bounds: Bounds, encoded: tuple[Encoded, Pricing], candidate: Candidate,
     return Paced(shares=shares, device=devices[-last], count=shares[-last], finish_ns=finish_ns)
 
 
-def _finish(bounds: Bounds, pricing: Pricing, candidate: Candidate, solution: Solution, device: str) -> _Finish:
+def finish_of(bounds: Bounds, pricing: Pricing, candidate: Candidate, solution: Solution, device: str) -> Finish:
     """A device's time for any number of microbatches, from the problems of one and of two."""
     model = bounds.model_of(candidate)
     ground = Ground(model, replace(bounds.positions, inner=False), replace(pricing, device=device))
     one, two = (
         _sums(build(model, ground.found, ground.pricing, count, ground=ground).problem, solution) for count in (1, 2)
     )
-    return _Finish(tuple((repeat, first, second) for (repeat, first), (_, second) in zip(one, two, strict=True)))
+    return Finish(tuple((repeat, first, second) for (repeat, first), (_, second) in zip(one, two, strict=True)))
 
 
 @dataclass(frozen=True)
-class _Finish:
+class Finish:
     """``instances``: how often each runs in a step, and its sums for one microbatch and for two."""
 
     instances: tuple[tuple[int, Sums, Sums], ...]

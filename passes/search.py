@@ -49,7 +49,8 @@ DIVE, DIVE_PIPED = 1.01, 1.03
 FAR = 1.2
 
 # Meshes that come first, one group after the other, so that the many others have a plan to beat; pipelines among them
-# only where memory binds, but for those of experts, of which a mixture that needs much memory has its best plans.
+# only where memory binds or a pipeline is the best plan, but for those of experts, of which a mixture that needs much
+# memory has its best plans.
 FIRST = (
     (("dp",),), (("dp", "ep"), ("ep",), (PIPELINE_AXIS, "ep")), ((PIPELINE_AXIS, "dp"),), ((PIPELINE_AXIS, "tp"),),
     (("ep", "tp"),), ((MIXED_AXIS,),), (("dp", "tp"),),
@@ -264,9 +265,7 @@ class _Search:
             left: list[Candidate] = []
             for at, names in enumerate(FIRST):
                 group = [c for c in candidates if c.full.names in names]
-                best = self.standing.best
-                piped = self.bounds.binds or (best is not None and best.cut is not None)
-                if not group or (group[0].shape is not None and not piped):
+                if not group or (group[0].shape is not None and not self._early()):
                     continue
                 candidates = [c for c in candidates if c.full.names not in names]
                 after = [*itertools.chain.from_iterable(FIRST[at + 1 :])]
@@ -281,6 +280,11 @@ class _Search:
             self.standing.done(candidate, candidate.step_bound_ns)
         if self.complete and not self.quick:
             self.pipelines.prove(self._late)
+
+    def _early(self) -> bool:
+        """Whether pipelines come early: memory binds, or one is the best plan."""
+        best = self.standing.best
+        return self.bounds.binds or (best is not None and best.cut is not None)
 
     def unfit(self, candidates: Sequence[Candidate]) -> None:
         """No plan was found, and what is left surely does not fit: look into a few of it, to tell what is missing."""

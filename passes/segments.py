@@ -17,8 +17,8 @@ from autopar.passes.facts import Fact
 from autopar.passes.pricing import Pricing
 from autopar.passes.problem import FORBIDDEN, IntArray, Segment, Table
 from autopar.passes.regions import Region
-from autopar.passes.storage import Kept
 from autopar.passes.strategies import Joint, Strategy
+from autopar.passes.upkeep import Kept, Upkeep
 
 FEWER = 1.5  # consumers that ask for so many times fewer layouts than they have strategies are told apart by layout
 
@@ -140,12 +140,15 @@ class SegmentBuilder:
         self._attach(producer, self.targets(value, consumers), edge, once=once)
 
     def parameter(
-        self, name: str, fact: Fact, producer: int, starts: Sequence[Sequence[Layout]], consumers: Sequence[Consumer],
-        kept: Kept,
+        self, name: str, fact: Fact, layouts: Sequence[Layout], consumers: Sequence[Consumer], upkeep: Upkeep, *,
+        trainable: bool,
     ) -> None:  # fmt: skip
-        """A parameter's edge: ``starts[i][g]`` is the layout that conversions start from for storage i, group g."""
-        edge = self.edges.parameter(fact, starts, consumers, selective=self.ways.some_selective)
-        self._attach(producer, self.targets(name, consumers), edge, kept)
+        """A parameter, its edge and what it costs to keep. ``layouts``: in which it may be stored."""
+        producer = self.variable("source", name, layouts)
+        edge = self.edges.parameter(
+            fact, layouts, consumers, trainable=trainable, selective=self.ways.some_selective
+        )
+        self._attach(producer, self.targets(name, consumers), edge, upkeep.of(self.microbatches))
 
     def targets(self, value: str, consumers: Sequence[Consumer]) -> tuple[int, IntArray | None]:
         """The variable that decides where the value is needed, and which set each of its entries means."""

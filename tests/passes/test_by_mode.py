@@ -11,7 +11,7 @@ import pytest
 from autopar.passes.by_mode import Modes, Plain
 from autopar.passes.candidate import Mode
 from autopar.passes.problem import FORBIDDEN, IntArray, Table
-from autopar.passes.storage import Kept
+from autopar.passes.upkeep import Kept
 
 MODES = [
     Mode(recompute, zero, inside)

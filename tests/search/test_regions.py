@@ -16,6 +16,7 @@ from autopar.models import resolve
 from autopar.passes.bounds import Bounds
 from autopar.passes.build import Encoded
 from autopar.passes.found import UNLIMITED_BYTES
+from autopar.passes.grounds import Grounds
 from autopar.passes.outer import Candidate
 from autopar.passes.positions import positions
 from autopar.passes.problem import Problem, Segment
@@ -49,7 +50,7 @@ def bounds(name: str, seq_len: int = 128) -> Bounds:
 
 def encoded(found: Bounds, axes: dict[str, int], count: int = 2) -> tuple[Encoded, Mesh]:
     mesh = Mesh(tuple(axes.items()))
-    made = replace(found, grounds={}).encode(Candidate(mesh=mesh, full=mesh, count=count, fewest=count), None)
+    made = replace(found, grounds=Grounds()).encode(Candidate(mesh=mesh, full=mesh, count=count, fewest=count), None)
     assert made is not None
     return made[0], made[1].mesh
 

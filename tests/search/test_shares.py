@@ -29,8 +29,10 @@ from autopar.passes.build import build
 from autopar.passes.found import Limits
 from autopar.passes.ground import Ground
 from autopar.passes.outer import Candidate, outer_candidates, with_shares
+from autopar.passes.paced import finish_of
 from autopar.passes.positions import positions
 from autopar.passes.solve import solve
+from autopar.passes.solve.check import sums_of_instance
 from autopar.verifying.sizes import smaller_shares
 from tests.parity.processes import NETWORKS
 from tests.parity.shares import Mixed, cluster, planned
@@ -59,8 +61,9 @@ def test_a_mixed_cluster_is_as_fast_as_its_devices_together() -> None:
     assert even.shares == {}
     assert shared.shares == {"dp": (5,) * 8 + (3,) * 8}
     assert shared.num_microbatches == 4
-    assert even.objective_s / shared.objective_s > 0.9 * BOUND  # gradients hide behind the last microbatch alone
-    assert shared.gap < 0.06  # fewer microbatches, which hide more, cannot be shared out so well: no bound says so
+    # gradients hide behind the last microbatch alone, and those of each are added to those of the ones before
+    assert even.objective_s / shared.objective_s > 0.88 * BOUND
+    assert shared.gap < 0.08  # fewer microbatches, which hide more, cannot be shared out so well: no bound says so
     assert max(shared.memory.peak_bytes) < 16e9
     assert max(shared.zero.values()) <= 1
 
@@ -143,6 +146,32 @@ def test_nothing_is_faster_than_the_bound(seed: int, tmp_path: Path) -> None:
     assert found.lower_bound_s * 1e9 <= best + 1
     if found.shares:
         assert found.lower_bound_s <= found.objective_s
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_device_takes_as_long_as_its_own_problem_says(seed: int, tmp_path: Path) -> None:
+    """In any number of microbatches, gradients added up among them."""
+    readied, arguments = instance(seed, tmp_path)
+    bounds, even = bounds_of(readied, arguments)
+    candidate = with_shares(even, len(arguments.cluster.devices))[0]
+    made = bounds.encode(candidate, None)
+    assert made is not None
+    solution = solve(made[0].problem, memory_bytes=UNLIMITED, effort=0)
+    model, pricing = bounds.model_of(candidate), made[1]
+    for device in arguments.cluster.devices:
+        finish, took = finish_of(bounds, pricing, candidate, solution, device), []
+        for count in (1, 2, 3, 5):
+            ground = Ground(model, replace(bounds.positions, inner=False), replace(pricing, device=device))
+            problem = build(model, ground.found, ground.pricing, count, ground=ground).problem
+            own = [(1, problem.root, solution.root)]
+            for chain, runs in zip(problem.chains, solution.calls, strict=True):
+                own += [(repeat, chain.segment, values) for repeat, values in runs]
+            took.append(sum(
+                repeat * (sums_of_instance(segment, values).sync_ns + once.exposed_ns)
+                for (repeat, segment, values), (_, once, _) in zip(own, finish.instances, strict=True)
+            ))  # fmt: skip
+            assert finish(count) == took[-1]
+        assert took[2] - took[1] == took[1] - took[0] > 0
 
 
 def gpt2_plan() -> Plan:
