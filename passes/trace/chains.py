@@ -6,7 +6,8 @@ is alike: folding needs to see no more of it than that it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain as flat
 from typing import Any
@@ -35,12 +36,12 @@ def middles(
     graph: fx.Graph,
     regions: Mapping[int, Region],
     repeated: Sequence[tuple[Instance, Instance]],
-    written: Collection[str],
+    written: AbstractSet[str],
 ) -> Iterator[Middle]:
     """The middle of each long chain in ``graph``.
 
-    A chain in a part that is itself repeated is read whole, and so is one whose tensors may be ``written``: the
-    graph has to say so of each.
+    A chain in a part that is itself repeated is read whole, and so is one whose tensors may be ``written``, or those of
+    the call that it repeats: the graph has to say so of each.
     """
     sites = {
         node.args[0] for region in regions.values() for node in region.module.graph.nodes if node.target in REPEATS
@@ -52,7 +53,8 @@ def middles(
             continue
         rows = [repeated[node.args[1]][1].tensors for node in chain[AHEAD - 1 : 1 - BEHIND]]  # type: ignore[index]
         gap = Gap(before=rows[0], missing=tuple(rows[1:-1]), after=rows[-1])
-        if gap.columns() and not any(name in written for name in rows[0]):
+        led = repeated[chain[0].args[1]][0].tensors  # type: ignore[index]
+        if gap.columns() and written.isdisjoint(led) and written.isdisjoint(rows[0]):
             yield Middle(before=chain[AHEAD - 1], nodes=tuple(middle), gap=gap)
 
 

@@ -30,6 +30,7 @@ from autopar.passes.trace.replay import regions, standing_for
 from autopar.passes.trace.source import source_of
 from autopar.passes.trace.traced import ParamInfo
 from autopar.passes.trace.writes import is_write, tracks_statistics, unseen_write, written_value
+from autopar.passes.trace.written import written
 
 # What an fx node stands for: a value, nothing, or several of them.
 Bound: TypeAlias = "str | None | tuple[Bound, ...]"
@@ -86,8 +87,8 @@ class Reader:
         every = (node for module in self._module.modules() for node in module.graph.nodes)
         if any(is_write(node) or tracks_statistics(node) for node in every):
             self._aliases = Aliases(self.emit)
-        buffers = {info.fqn for info in parameters if info.buffer and self._aliases is not None}
-        left_out = list(middles(self._module.graph, self._regions, repeated, buffers)) if gaps else []
+        changed = written(program, names) if gaps and self._aliases is not None else frozenset[str]()
+        left_out = list(middles(self._module.graph, self._regions, repeated, changed)) if gaps else []
         self.gaps = tuple(middle.gap for middle in left_out)
         self._instead = {node: middle.before for middle in left_out for node in middle.nodes}
 

@@ -93,6 +93,48 @@ class OneUnlike(Deep):
         return x.sum()
 
 
+class Biased(Block):
+    """Reads a buffer of its own, and writes to what it makes."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.register_buffer("bias", torch.full((WIDTH,), float(index)))
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            mask = torch.zeros_like(x)
+            mask.scatter_(1, x.argmax(1, keepdim=True), 1)
+        return super().forward(x + self.bias * mask)  # type: ignore[operator]
+
+
+class Counted(Biased):
+    """Writes to its buffer, through a view."""
+
+    def forward(self, x: Tensor) -> Any:
+        self.bias.view(-1)[:2].add_(1)  # type: ignore[operator]
+        return super().forward(x)
+
+
+class CountedUnseen(Biased):
+    """Writes to its buffer where autograd does not look."""
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            self.bias.add_(x.mean(0))  # type: ignore[operator]
+        return super().forward(x)
+
+
+class Normed(Block):
+    """Keeps running statistics."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(self.norm(x))
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "missing"),
     [
@@ -104,6 +146,10 @@ class OneUnlike(Deep):
         (Deep, VECTORS, LAYERS - 6),
         (Collected, VECTORS, 0),
         (lambda: Deep(HasBuffer), VECTORS, 0),
+        (lambda: Deep(Biased), VECTORS, LAYERS - 6),
+        (lambda: Deep(Counted), VECTORS, 0),
+        (lambda: Deep(CountedUnseen), VECTORS, 0),
+        (lambda: Deep(Normed), VECTORS, 0),
     ],
 )
 def test_the_fold_of_a_short_trace_filled_is_the_fold_of_the_whole(
