@@ -61,7 +61,7 @@ CLOSELY = 0.95
 
 WORTH_S = 0.03  # a search that takes longer gets a helper
 GRACE_S = 60.0  # so much longer a search may take that has no plan yet
-NEAREST = 8  # so many are looked into where nothing fits
+NEAREST = 4  # so many are looked into where nothing fits
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
 
 
@@ -71,7 +71,6 @@ class _Search:
     progress: Callable[[str], None]
     hooked: bool  # prices are the user's own
     started: float = field(default_factory=time.monotonic)
-    hopeless: bool = False  # parameters alone are too many
     complete: bool = True
     # of a quick search: how often each pipeline was tried, those done with, and tries since the best plan was found
     tries: Counter[Mesh] = field(default_factory=Counter)
@@ -258,9 +257,6 @@ class _Search:
             plain, piped = ([c for c in candidates if (c.shape is None) == each] for each in (True, False))
             candidates = [*self.explore(plain, fitting=bool(piped)), *piped]
             self.idle = 0
-        elif self.hopeless:
-            plain = by_experts(c for c in candidates if c.shape is None)
-            candidates = plain[:1] or candidates  # to tell how much is missing
         elif not self.bounds.own_only:
             left: list[Candidate] = []
             for at, names in enumerate(FIRST):
@@ -273,7 +269,7 @@ class _Search:
                 self.last = [c for c in candidates if c not in self.next]
                 left += self.explore(group, fitting=True)
             candidates, self.last = [*candidates, *left], []
-        left = self.explore(candidates, fitting=not self.hopeless)
+        left = self.explore(candidates, fitting=True)
         if self.standing.best is None and self.complete and left:
             self.unfit(left)
         for candidate in map(self._left, left):
@@ -313,8 +309,6 @@ class _Search:
         while waiting:
             candidate = waiting[0][2]
             self._tell(candidate, len(waiting))
-            if self.hopeless and self.standing.closest is not None:
-                break
             enough = self.standing.best is not None and candidate.rank[0] >= self.standing.best_ns
             if enough or self._late():
                 self.complete = self.complete and enough
@@ -338,7 +332,7 @@ class _Search:
     def delegate(self, waiting: Sequence[tuple[Any, int, Candidate]]) -> None:
         """Let a helper raise bounds, too, of all that waits, once the search takes long enough."""
         helper = self.bounds.helper
-        simple = self.helped or self.quick or self.hopeless or self.bounds.own_only
+        simple = self.helped or self.quick or self.bounds.own_only
         # Answers at a price of memory are asked at the first that is found: a helper must know it.
         if simple or not self.bounds.pooled.known or time.monotonic() - self.started < WORTH_S:
             return
@@ -366,9 +360,6 @@ def search(
     bounds.heavy.counts = counts_by_mesh(candidates)
     hooked = profile.has_compute_hook or profile.has_collective_hook
     state = _Search(Standing(bounds, limits), progress, hooked)
-    floor = min(map(bounds.least_bytes.of, candidates))
-    if floor > limits.memory_bytes:
-        state.hopeless, state.standing.least_bytes = True, floor
     try:
         state.run(candidates)
     finally:
