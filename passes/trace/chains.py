@@ -54,7 +54,7 @@ def middles(
         rows = [repeated[node.args[1]][1].tensors for node in chain[AHEAD - 1 : 1 - BEHIND]]  # type: ignore[index]
         gap = Gap(before=rows[0], missing=tuple(rows[1:-1]), after=rows[-1])
         led = repeated[chain[0].args[1]][0].tensors  # type: ignore[index]
-        if gap.columns() and written.isdisjoint(led) and written.isdisjoint(rows[0]):
+        if gap.columns() and written.isdisjoint(flat(led, *rows)):
             yield Middle(before=chain[AHEAD - 1], nodes=tuple(middle), gap=gap)
 
 

@@ -124,6 +124,17 @@ class CountedUnseen(Biased):
         return super().forward(x)
 
 
+class WritesOne(Deep):
+    """Writes to a buffer of one block, from outside."""
+
+    def __init__(self) -> None:
+        super().__init__(Biased)
+
+    def forward(self, x: Tensor) -> Any:
+        self.blocks[5].bias.add_(1)  # type: ignore[operator, union-attr]
+        return super().forward(x)
+
+
 class Normed(Block):
     """Keeps running statistics."""
 
@@ -150,6 +161,7 @@ class Normed(Block):
         (lambda: Deep(Counted), VECTORS, 0),
         (lambda: Deep(CountedUnseen), VECTORS, 0),
         (lambda: Deep(Normed), VECTORS, 0),
+        (WritesOne, VECTORS, 0),
     ],
 )
 def test_the_fold_of_a_short_trace_filled_is_the_fold_of_the_whole(
