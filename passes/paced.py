@@ -60,7 +60,7 @@ def finish_of(bounds: Bounds, pricing: Pricing, candidate: Candidate, solution: 
     model = bounds.model_of(candidate)
     ground = Ground(model, replace(bounds.positions, inner=False), replace(pricing, device=device))
     one, two = (
-        _sums(build(model, ground.found, ground.pricing, count, ground=ground).problem, solution) for count in (1, 2)
+        sums(build(model, ground.found, ground.pricing, count, ground=ground).problem, solution) for count in (1, 2)
     )
     return Finish(tuple((repeat, first, second) for (repeat, first), (_, second) in zip(one, two, strict=True)))
 
@@ -79,7 +79,8 @@ class Finish:
         return total
 
 
-def _sums(problem: Problem, solution: Solution) -> list[tuple[int, Sums]]:
+def sums(problem: Problem, solution: Solution) -> list[tuple[int, Sums]]:
+    """Of each instance, with how often it runs in a step."""
     found = [(1, sums_of_instance(problem.root, solution.root))]
     for chain, runs in zip(problem.chains, solution.calls, strict=True):
         found += [(repeat, sums_of_instance(chain.segment, values)) for repeat, values in runs]

@@ -43,8 +43,7 @@ class Kept:
 
 
 class _Numbers(NamedTuple):
-    """Of one way to keep a parameter: of one microbatch, and what each further one adds. Or the same for all ways,
-    [storage, needs, mode]."""
+    """Of one way to keep a parameter: of one microbatch, and what each further one adds."""
 
     sync_ns: int
     hide_ns: int = 0

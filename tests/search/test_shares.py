@@ -29,10 +29,11 @@ from autopar.passes.build import build
 from autopar.passes.found import Limits
 from autopar.passes.ground import Ground
 from autopar.passes.outer import Candidate, outer_candidates, with_shares
-from autopar.passes.paced import finish_of
+from autopar.passes.paced import finish_of, sums
 from autopar.passes.positions import positions
+from autopar.passes.pricing import Pricing
+from autopar.passes.problem import Problem
 from autopar.passes.solve import solve
-from autopar.passes.solve.check import sums_of_instance
 from autopar.verifying.sizes import smaller_shares
 from tests.parity.processes import NETWORKS
 from tests.parity.shares import Mixed, cluster, planned
@@ -108,10 +109,23 @@ def bounds_of(readied: Readied, arguments: Arguments) -> tuple[Bounds, list[Cand
     return bounds, outer_candidates(arguments.limits(), world, 8 * world, None, 0)
 
 
+def uneven(seed: int, folder: Path) -> tuple[Readied, Arguments, Bounds, Candidate]:
+    """An instance with its first candidate of unequal shares."""
+    readied, arguments = instance(seed, folder)
+    bounds, even = bounds_of(readied, arguments)
+    return readied, arguments, bounds, with_shares(even, len(arguments.cluster.devices))[0]
+
+
+def own_problem(bounds: Bounds, candidate: Candidate, pricing: Pricing, device: str, count: int) -> Problem:
+    """A device's in so many microbatches, sharing nothing with others."""
+    model = bounds.model_of(candidate)
+    ground = Ground(model, replace(bounds.positions, inner=False), replace(pricing, device=device))
+    return build(model, ground.found, ground.pricing, count, ground=ground).problem
+
+
 def fastest(bounds: Bounds, candidate: Candidate) -> int:
     """Of all shares and all placements: each device's own problem, as often as it runs, its placement its own."""
-    model, cluster = bounds.model_of(candidate), bounds.cluster
-    encoded = bounds.encode(candidate, None)
+    cluster, encoded = bounds.cluster, bounds.encode(candidate, None)
     assert encoded is not None
     units, devices = cluster.world_size * candidate.count, cluster.devices
     numbers = [sum(group.gpus for group in cluster.nodes if group.device == device) for device in devices]
@@ -119,9 +133,7 @@ def fastest(bounds: Bounds, candidate: Candidate) -> int:
 
     def least(device: str, count: int) -> int:
         if (device, count) not in time:
-            ground = Ground(model, replace(bounds.positions, inner=False), replace(encoded[1], device=device))
-            problem = build(model, ground.found, ground.pricing, count, ground=ground).problem
-            time[device, count] = outcomes(problem)[0][0]
+            time[device, count] = outcomes(own_problem(bounds, candidate, encoded[1], device, count))[0][0]
         return time[device, count]
 
     found = []
@@ -134,9 +146,7 @@ def fastest(bounds: Bounds, candidate: Candidate) -> int:
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_faster_than_the_bound(seed: int, tmp_path: Path) -> None:
     """Over all shares, and all placements of each device by itself, which is less than any one plan can do."""
-    readied, arguments = instance(seed, tmp_path)
-    bounds, even = bounds_of(readied, arguments)
-    candidate = with_shares(even, len(arguments.cluster.devices))[0]
+    readied, arguments, bounds, candidate = uneven(seed, tmp_path)
     encoded = bounds.encode(candidate, None)
     assert encoded is not None
     bound = solve(encoded[0].problem, memory_bytes=UNLIMITED, effort=0).bound_ns
@@ -151,24 +161,17 @@ def test_nothing_is_faster_than_the_bound(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_device_takes_as_long_as_its_own_problem_says(seed: int, tmp_path: Path) -> None:
     """In any number of microbatches, gradients added up among them."""
-    readied, arguments = instance(seed, tmp_path)
-    bounds, even = bounds_of(readied, arguments)
-    candidate = with_shares(even, len(arguments.cluster.devices))[0]
+    _, arguments, bounds, candidate = uneven(seed, tmp_path)
     made = bounds.encode(candidate, None)
     assert made is not None
     solution = solve(made[0].problem, memory_bytes=UNLIMITED, effort=0)
-    model, pricing = bounds.model_of(candidate), made[1]
     for device in arguments.cluster.devices:
-        finish, took = finish_of(bounds, pricing, candidate, solution, device), []
+        finish, took = finish_of(bounds, made[1], candidate, solution, device), []
         for count in (1, 2, 3, 5):
-            ground = Ground(model, replace(bounds.positions, inner=False), replace(pricing, device=device))
-            problem = build(model, ground.found, ground.pricing, count, ground=ground).problem
-            own = [(1, problem.root, solution.root)]
-            for chain, runs in zip(problem.chains, solution.calls, strict=True):
-                own += [(repeat, chain.segment, values) for repeat, values in runs]
+            own = sums(own_problem(bounds, candidate, made[1], device, count), solution)
             took.append(sum(
-                repeat * (sums_of_instance(segment, values).sync_ns + once.exposed_ns)
-                for (repeat, segment, values), (_, once, _) in zip(own, finish.instances, strict=True)
+                repeat * (itself.sync_ns + once.exposed_ns)
+                for (repeat, itself), (_, once, _) in zip(own, finish.instances, strict=True)
             ))  # fmt: skip
             assert finish(count) == took[-1]
         assert took[2] - took[1] == took[1] - took[0] > 0
