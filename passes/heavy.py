@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from autopar.ir.graph import Graph, Node
 from autopar.ir.layout import Layout
@@ -29,6 +30,7 @@ from autopar.passes.segments import SegmentBuilder
 from autopar.passes.values import Values
 
 MODE = 0  # of a segment's variables
+DOUBLINGS = 3  # of microbatches, of which one has a problem of all that is not heavy, to bound the others
 ROUNDED_BYTES = 64  # so much of an operation's memory may come from rounding numbers of rows
 SUMMED = ("sync_ns", "bytes", "transient_bytes", "saved_bytes")
 
@@ -61,17 +63,22 @@ Sums: TypeAlias = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Rest:
-    """Of parameters, and of what has as many rows as a microbatch."""
+    """Of parameters, and of what has as many rows as a microbatch, in so many of these. ``further_ns``: what a further
+    one takes, by way to recompute."""
 
+    microbatches: int
     parameters: Sums
     rows: Sums
+    further_ns: Mapping[str, int]
 
-    def share(self, name: str, recompute: str, devices: int, smaller: int) -> int:
-        """Of one of so many devices, if memory of rows is so many times less."""
-        rows = self.rows[name][recompute]
-        if name != "sync_ns" and smaller > 1:
+    def share(self, name: str, recompute: str, devices: int, least: int, most: int) -> int:
+        """Of one of so many devices: time in ``least`` microbatches, memory of ``most``, both multiples of its own."""
+        found, rows, smaller = self.parameters[name][recompute], self.rows[name][recompute], most // self.microbatches
+        if name == "sync_ns":
+            found += (least - self.microbatches) * self.further_ns[recompute]
+        elif smaller > 1:
             rows = max(0, rows // smaller - ROUNDED_BYTES)
-        return (self.parameters[name][recompute] + rows) // devices
+        return (found + rows) // devices
 
 
 def rest(model: Model, ground: Ground, microbatches: int, kept: Heavy) -> dict[str, Rest]:
@@ -81,7 +88,7 @@ def rest(model: Model, ground: Ground, microbatches: int, kept: Heavy) -> dict[s
     return {
         graph.name: _summed(builder.segments[graph.name], {
             node.result.name for kind in ("param", "buffer", "constant") for node in graph.sources(kind)
-        }) for graph in all_graphs(model.graph) if graph.name in builder.segments
+        }, microbatches) for graph in all_graphs(model.graph) if graph.name in builder.segments
     }  # fmt: skip
 
 
@@ -92,14 +99,23 @@ def build_heavy(
     return _Heavy(model, ground, microbatches, ample, kept).build()
 
 
-def beside_all(made: Encoded, devices: int, beside: Mapping[str, Rest], smaller: int = 1) -> Problem:
-    """A problem of heavy operations with all else, whose time and memory are those of one device, by graph.
+def anchor(microbatches: int) -> int:
+    """Of which number of microbatches the rest bounds that of this one, a multiple of it."""
+    twos = (microbatches & -microbatches).bit_length() - 1
+    least = int(microbatches == 1 << twos)  # one alone is a case of its own: no gradients are kept
+    return microbatches >> max(0, twos - least) % DOUBLINGS
 
-    ``smaller``: with the memory of so many times as many microbatches, which hold so many times less of each. They
-    take no less time, and what is legal in so many is in fewer, so it bounds all multiples of the problem's own number
-    that divide theirs.
+
+def beside_all(
+    made: Encoded, devices: int, beside: Mapping[str, Rest], least: int, most: int
+) -> Problem:  # fmt: skip
+    """A problem of heavy operations in ``least`` microbatches with all else, whose time and memory are those of one
+    device, by graph.
+
+    With the memory of ``most`` microbatches, a multiple, which hold so many times less of each. They take no less time,
+    and what is legal in so many is in fewer, so it bounds all multiples of ``least`` that divide ``most``.
     """
-    problem = made.problem
+    problem, smaller = made.problem, most // least
 
     def whole(segment: Segment) -> Segment:
         variables, rest = made.variables[segment.name], beside[segment.name]
@@ -109,7 +125,7 @@ def beside_all(made: Encoded, devices: int, beside: Mapping[str, Rest], smaller:
             for table in segment.tables
         ]  # fmt: skip
         share = {
-            name: np.array([rest.share(name, mode, devices, smaller) for mode in modes], dtype=np.int64)
+            name: np.array([rest.share(name, mode, devices, least, most) for mode in modes], dtype=np.int64)
             for name in SUMMED
         }
         tables.append(Table(variables=(MODE,), cover_ns=share["sync_ns"], **share))  # type: ignore[arg-type]
@@ -130,9 +146,10 @@ def _lighter(table: Table, smaller: int) -> Table:
     return replace(table, bytes=held, transient_bytes=passing, saved_bytes=held)
 
 
-def _summed(builder: SegmentBuilder, parameters: set[str]) -> Rest:
+def _summed(builder: SegmentBuilder, parameters: set[str], microbatches: int) -> Rest:
     """The least of every table by mode. ``parameters``: their names, and those of others that have no rows."""
     totals = [{name: np.zeros(len(builder.modes), dtype=np.int64) for name in SUMMED} for _ in range(2)]
+    further = np.zeros(len(builder.modes))
     for table in builder.segment().tables:
         read = [builder.variables[v] for v in table.variables]
         total = totals[not any(each.kind == "source" and each.name in parameters for each in read)]
@@ -141,12 +158,13 @@ def _summed(builder: SegmentBuilder, parameters: set[str]) -> Rest:
             array = getattr(table, name)
             if array is not None:
                 sums += array.min(axis=tuple(n for n in range(array.ndim) if n != at))
-    return Rest(*(
-        {
-            name: {mode.recompute: int(n) for mode, n in zip(builder.modes, sums, strict=True)}
-            for name, sums in total.items()
-        } for total in totals
-    ))  # fmt: skip
+        further += table.least_further_ns()
+
+    def by_mode(sums: npt.NDArray[Any]) -> dict[str, int]:
+        return {mode.recompute: int(n) for mode, n in zip(builder.modes, sums, strict=True)}
+
+    whole, rows = ({name: by_mode(sums) for name, sums in total.items()} for total in totals)
+    return Rest(microbatches, whole, rows, by_mode(further))
 
 
 def computed(model: Model) -> Iterator[tuple[Key, Graph, Node]]:

@@ -12,7 +12,7 @@ from autopar.cost_model import axis_groups
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.build import Encoded
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
-from autopar.passes.heavy import Heavy, Rest, beside_all, heavy, rest
+from autopar.passes.heavy import Heavy, Rest, anchor, beside_all, heavy, rest
 from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate
 from autopar.passes.pricing import Pricing
@@ -48,8 +48,9 @@ class HeavyBounds:
         """Which operations they are."""
         return heavy(self.bounds.model)
 
-    def beside(self, count: int) -> dict[str, Rest] | None:
-        """What is not heavy on one device, in so many microbatches; None where that cannot be."""
+    def beside(self, microbatches: int) -> dict[str, Rest] | None:
+        """What is not heavy on one device, in so many microbatches or fewer; None where that cannot be."""
+        count = anchor(microbatches)
         if count not in self.rests:
             model = self.bounds.model_for(None, pooled=True, alone=True)
             one = replace(self.bounds.alone("dp", 1), count=count)
@@ -136,7 +137,7 @@ class HeavyBounds:
         if made is None or beside is None:
             return None
         devices = math.prod(size for _, size in candidate.mesh.axes)
-        problem = beside_all(made, devices, beside, most // least)
+        problem = beside_all(made, devices, beside, least, most)
         places = 1 if candidate.shape is None else candidate.shape.places
         memory = UNLIMITED_BYTES if candidate.more else self.bounds.memory_bytes * places
         listed = listed_bound_ns(problem, memory)

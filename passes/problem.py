@@ -68,6 +68,14 @@ class Table:
     further_ns: IntArray | None = None
     once: bool = False
 
+    def least_further_ns(self) -> FloatArray:
+        """[value of the last variable]: the least of ``further_ns``; one 0 where there is none."""
+        if self.further_ns is None:
+            return np.zeros(1)
+        others = tuple(range(self.sync_ns.ndim - 1))
+        least = np.where(self.sync_ns < FORBIDDEN, self.further_ns, np.inf).min(axis=others)
+        return np.asarray(np.where(np.isinf(least), 0.0, least))
+
 
 FIELDS = ("sync_ns", "hide_ns", "cover_ns", "earlier_ns", "ahead_ns", "bytes", "transient_bytes")
 """Of a table, what the solver looks at."""

@@ -10,6 +10,7 @@ A parameter that several stages use stands in each of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from autopar.ir.errors import IRError, UnsupportedError
@@ -34,9 +35,13 @@ def cut(program: Program, marks: Sequence[Mark]) -> tuple[Stage, ...]:
     _check_writes(nodes, stage_of, depends)
     values = {value.name: value for node in nodes for value in node.results}
     crossing = _crossing(nodes, stage_of, depends, program.loss, len(marks))
-    return tuple(
-        _stage(program, nodes, stage_of, depends, values, index, crossing) for index in range(len(marks) + 1)
+    used = stored(program.graph) | (stored(program.prologue) if program.prologue else set())
+    unused = {parameter.fqn for parameter in program.parameters} - used
+    found = (
+        _stage(program, nodes, stage_of, depends, values, index, crossing, set() if index else unused)
+        for index in range(len(marks) + 1)
     )
+    return tuple(found)
 
 
 def even_marks(program: Program, stages: int) -> tuple[Mark, ...]:
@@ -174,8 +179,9 @@ def _pick(
 
 def _stage(
     program: Program, nodes: Sequence[Node], stage_of: Sequence[int], depends: dict[str, int], values: dict[str, Value],
-    index: int, crossing: Sequence[tuple[str, ...]],
+    index: int, crossing: Sequence[tuple[str, ...]], unused: AbstractSet[str],
 ) -> Stage:  # fmt: skip
+    """``unused``: parameters that nothing uses, where the stage is to hold them."""
     receives = crossing[index - 1] if index else ()
     sends = crossing[index] if index < len(crossing) else ()
     assert program.loss is not None
@@ -189,14 +195,10 @@ def _stage(
     )  # fmt: skip
     prologue = _prologue(program, graph)
     held = stored(graph) | (stored(prologue) if prologue else set())
-    first = index == 0
-    everywhere = stored(program.graph) | (stored(program.prologue) if program.prologue else set())
     return Stage(
         program=replace(
             program, graph=graph, prologue=prologue, loss=None if sends else program.loss,
-            parameters=tuple(
-                p for p in program.parameters if p.fqn in held or (first and p.fqn not in everywhere)
-            ),
+            parameters=tuple(p for p in program.parameters if p.fqn in held or p.fqn in unused),
             recompute={name: how for name, how in program.recompute.items() if name in called},
         ),
         receives=receives, sends=sends,
@@ -222,14 +224,15 @@ def stored(graph: Graph) -> set[str]:
     names = {
         str(node.attr("fqn")) for node in graph.nodes if node.target in SOURCES and node.target != "input"
     }
+    slots = {
+        block.name: [int(str(s.attr("slot"))) for s in block.nodes if s.target in SOURCES and s.target != "input"]
+        for block in graph.blocks
+    }
     for node in graph.nodes:
         params = node.attr("params") if node.target == "call" else None
-        if isinstance(params, tuple):
-            block = graph.block(str(node.attr("block")))
-            slots = [int(str(s.attr("slot"))) for s in block.nodes if s.target in SOURCES and s.target != "input"]
-            for call in params:
-                assert isinstance(call, tuple)
-                names.update(str(call[slot]) for slot in slots)
+        for call in params if isinstance(params, tuple) else ():
+            assert isinstance(call, tuple)
+            names.update(str(call[slot]) for slot in slots[str(node.attr("block"))])
     return names
 
 

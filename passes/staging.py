@@ -21,7 +21,7 @@ from autopar.passes.extents import layers
 from autopar.passes.live import holding
 from autopar.passes.pipelining import Shape, transfer_ns
 from autopar.passes.pricing import Pricing
-from autopar.passes.problem import FORBIDDEN, Chain, FloatArray, Table
+from autopar.passes.problem import Chain, FloatArray, Table
 from autopar.passes.solve import Model, Places, apart, between
 
 
@@ -64,7 +64,8 @@ class Staging:
     @cached_property
     def _further_ns(self) -> list[FloatArray]:
         """By chain, [mode]: what a call takes longer at least for a further microbatch."""
-        return [sum(map(_further_ns, chain.segment.tables), np.zeros(1)) for chain in self.encoded.problem.chains]
+        segments = [chain.segment for chain in self.encoded.problem.chains]
+        return [sum(map(Table.least_further_ns, segment.tables), np.zeros(1)) for segment in segments]
 
     def _holding(self, live: int, finer: int) -> Model:
         key = live, finer
@@ -106,10 +107,3 @@ class Staging:
 def _chains(encoded: Encoded, live: int) -> tuple[Chain, ...]:
     return holding(encoded, live).problem.chains
 
-
-def _further_ns(table: Table) -> FloatArray:
-    """[mode]: the least of what a further microbatch adds to it; one number where it adds nothing."""
-    if table.further_ns is None:
-        return np.zeros(1)
-    least = np.where(table.sync_ns < FORBIDDEN, table.further_ns, np.inf).min(axis=tuple(range(table.sync_ns.ndim - 1)))
-    return np.asarray(np.where(np.isinf(least), 0.0, least))

@@ -75,8 +75,8 @@ def sums_of_instance(segment: Segment, values: tuple[int, ...]) -> Sums:
             raise IRError(f"segment {segment.name}: variable {v} has value {value} of {size}")
     sync = hide = cover = earlier = ahead = held = transient = 0
     for number, table in enumerate(segment.tables):
-        at = tuple(values[v] for v in table.variables)
-        here = int(table.sync_ns[at])
+        at = tuple([values[v] for v in table.variables])
+        here: int = table.sync_ns.item(at)
         if here >= FORBIDDEN:
             raise IRError(f"segment {segment.name}: table {number} over {table.variables} forbids {at}")
         sync += here
@@ -93,7 +93,7 @@ def sums_of_instance(segment: Segment, values: tuple[int, ...]) -> Sums:
 
 
 def _at(values: IntArray | None, at: tuple[int, ...]) -> int:
-    return 0 if values is None else int(values[at])
+    return 0 if values is None else values.item(at)
 
 
 def _check_boundary(chain: Chain, root: tuple[int, ...], runs: CallRuns) -> None:

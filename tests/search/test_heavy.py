@@ -13,6 +13,7 @@ from autopar.models import resolve
 from autopar.passes import search as searching
 from autopar.passes.bounds import Bounds
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS, Limits
+from autopar.passes.heavy import anchor, rest
 from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.outer import Candidate, Rung
 from autopar.passes.positions import positions
@@ -144,3 +145,36 @@ def test_experts_that_nothing_splits_enough_are_ruled_out_without_a_problem_of_t
     raised = bounds.raised(one)
     assert raised is not None
     assert (raised.rung, raised.bound_ns, bounds.problems) == (Rung.HEAVY, UNREACHABLE_NS, 1)
+
+
+def test_few_microbatches_tell_what_all_else_takes_in_many() -> None:
+    """Never more than their own problem says, and hardly less: of a mixture on one device, by way to recompute."""
+    model = resolve("zoo:mixtral-8x7b", batch_size=96, seq_len=256, layers=2)
+    arguments = check(cluster="2x4xA100-SXM-80GB", name="mixtral-8x7b", mixed_precision="bf16")
+    prepared = ready(model.model, model.example_inputs, arguments).model
+    marks = positions(prepared.graph, prepared.rules, prepared.settings.inputs)
+    bounds = Bounds(
+        model=prepared, cluster=arguments.cluster, profile=arguments.profile, positions=marks,
+        memory_bytes=UNLIMITED_BYTES,
+    )  # fmt: skip
+    heavy, one = bounds.heavy, bounds.alone("dp", 1)
+    alone = bounds.model_for(None, pooled=True, alone=True)
+    for count in (1, 2, 4, 8, 12, 16, 32, 48, 96):
+        few = heavy.beside(count)
+        own = rest(alone, bounds.ground(alone, replace(one, count=count), inner=False), count, heavy.kept)
+        assert few is not None and few.keys() == own.keys()
+        for graph, known in own.items():
+            assert few[graph].microbatches == anchor(count)
+            for name, modes in known.parameters.items():
+                for mode in modes:
+                    told, true = (each[graph].share(name, mode, 1, count, count) for each in (few, own))
+                    assert told <= true, (count, graph, mode, name)
+                    assert told >= 0.9 * true or name != "sync_ns", (count, graph, mode)
+
+
+def test_one_microbatch_is_a_case_of_its_own() -> None:
+    for count in range(1, 200):
+        assert count % anchor(count) == 0
+        assert (anchor(count) == 1) == (count == 1)
+        assert anchor(anchor(count)) == anchor(count)
+    assert len({anchor(1 << n) for n in range(12)}) == 5
