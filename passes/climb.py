@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -23,17 +24,18 @@ def climb(
 
     Of what the search comes to soon the highest first, since it begins at the other end, then so of what it comes to
     last. While there is no plan, first bounds of the last that nobody asks how high they must be, then those of the
-    others: the search asks as much of them until it has one. ``staged``: whether the search knows what a pipeline's
-    stages take, which makes it one of the highest.
+    others: the search asks as much of them until it has one. Of several helpers each begins with meshes of its own.
+    ``staged``: whether the search knows what a pipeline's stages take, which makes it one of the highest.
     """
-    waiting: list[tuple[int, float, int, Candidate, bool]] = []
+    waiting: list[tuple[int, bool, float, int, Candidate, bool]] = []
     numbers, blind = itertools.count(), math.isinf(helper.best.best_ns)
 
     def push(candidate: Candidate, *, near: bool) -> None:
         rank = candidate.rank[0] if blind and not near else -candidate.rank[0]
         # how close a bound is proven to be follows from a plan that may not be the best for long
         turn = 2 if candidate.rung == Rung.LIMITED else int(near == blind)
-        heapq.heappush(waiting, (turn, rank, next(numbers), candidate, near))
+        others = zlib.crc32(str(candidate.full).encode()) % helper.several != helper.number
+        heapq.heappush(waiting, (turn, others, rank, next(numbers), candidate, near))
 
     def followed(candidate: Candidate) -> list[Candidate]:
         """As far as the search has come, which takes no work."""
@@ -52,14 +54,14 @@ def climb(
     parked: list[tuple[Candidate, bool]] = []
     while waiting or parked:
         if helper.hear(0.0 if waiting else PATIENCE_S) and not blind:
-            over = [item for item in waiting if staged(item[3])]
+            over = [item for item in waiting if staged(item[4])]
             waiting = [item for item in waiting if item not in over]
             heapq.heapify(waiting)
             for *_, candidate, near in over:
                 for left in followed(candidate):
                     push(left, near=near)
         if blind != math.isinf(helper.best.best_ns) or not waiting:
-            again = [*parked, *(item[3:] for item in waiting)]
+            again = [*parked, *(item[4:] for item in waiting)]
             if blind and not math.isinf(helper.best.best_ns):  # how high it must be decides what is asked from here on
                 begun = [(one, near) for one, near in again if one.rung <= Rung.PRIME]
                 again = [(replace(one, rung=min(one.rung, Rung.POOLED)), near) for one, near in begun]

@@ -30,7 +30,7 @@ from autopar.passes.climb import climb
 from autopar.passes.failure import failure
 from autopar.passes.found import Found, Limits
 from autopar.passes.heavy_bounds import counts_by_mesh
-from autopar.passes.helper import Told
+from autopar.passes.helper import MOST, Told
 from autopar.passes.outer import Candidate, Rung, by_experts
 from autopar.passes.paced import pace
 from autopar.passes.piped import Pipelines, limited_key, staged_key
@@ -59,7 +59,7 @@ FIRST = (
 # A helper bounds those pipelines closely that are so near to the best plan.
 CLOSELY = 0.95
 
-WORTH_S = 0.03  # a search that takes longer gets a helper
+WORTH_S, LONG_S = 0.03, 0.5  # a search that takes longer gets a helper, and so does it more of them
 GRACE_S = 60.0  # so much longer a search may take that has no plan yet
 NEAREST = 4  # so many are looked into where nothing fits
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
@@ -81,7 +81,7 @@ class _Search:
     # what is explored after what is at hand: next, and at the end
     next: list[Candidate] = field(default_factory=list)
     last: list[Candidate] = field(default_factory=list)
-    helped: bool = False
+    helpers: int = 0
 
     def __post_init__(self) -> None:
         self.bounds = self.standing.bounds
@@ -324,21 +324,22 @@ class _Search:
             self.next_rank = waiting[0][0][0] if waiting else math.inf
             for left in self.step(candidate):
                 heapq.heappush(waiting, (left.rank, next(numbers), left))
-            if self.helped:
+            if self.helpers:
                 self.bounds.helper.tell(self.told)
             self.delegate(waiting)
         return [candidate for _, _, candidate in sorted(waiting)]
 
     def delegate(self, waiting: Sequence[tuple[Any, int, Candidate]]) -> None:
-        """Let a helper raise bounds, too, of all that waits, once the search takes long enough."""
-        helper = self.bounds.helper
-        simple = self.helped or self.quick or self.bounds.own_only
+        """Let helpers raise bounds, too, of all that waits, once the search takes long enough."""
+        helper, taken_s = self.bounds.helper, time.monotonic() - self.started
+        simple = self.quick or self.bounds.own_only
         # Answers at a price of memory are asked at the first that is found: a helper must know it.
-        if simple or not self.bounds.pooled.known or time.monotonic() - self.started < WORTH_S:
-            return
-        self.helped = True
-        soon = [*(candidate for _, _, candidate in waiting), *self.next]
-        helper.start(partial(climb, soon, self.last, self.ahead, helper, self.staged), self.told)
+        ready = not simple and bool(self.bounds.pooled.known)
+        wanted = MOST if ready and taken_s >= LONG_S else int(ready and taken_s >= WORTH_S)
+        if wanted > self.helpers:
+            self.helpers = wanted
+            soon = [*(candidate for _, _, candidate in waiting), *self.next]
+            helper.start(partial(climb, soon, self.last, self.ahead, helper, self.staged), self.told, wanted)
 
 
 def search(

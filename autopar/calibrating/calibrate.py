@@ -13,9 +13,9 @@ from torch.multiprocessing.spawn import ProcessException, ProcessExitedException
 
 from autopar.calibrating.document import Document, document
 from autopar.calibrating.measure import Measured, run
-from autopar.cores import usable_cores
 from autopar.hardware import known_gpu
 from autopar.ir.errors import ProbeError, UsageError
+from autopar.passes.cores import usable_cores
 from autopar.processes import conversation
 
 

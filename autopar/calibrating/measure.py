@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from autopar.calibrating.probes import MOVED, attention, copied, ladder, mixed, product
 from autopar.calibrating.timing import host_s, seconds_of
-from autopar.cores import usable_cores
 from autopar.ir.errors import ProbeError
+from autopar.passes.cores import usable_cores
 from autopar.runtime.collectives import all_gather, reduce_scatter
 from autopar.runtime.dtypes import TORCH_DTYPES
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autopar.cli.output import note
-from autopar.cores import usable_cores
 from autopar.cost_model import Cluster, CostProfile, NodeGroup
 from autopar.ir.errors import UsageError
+from autopar.passes.cores import usable_cores
 
 _WORD = re.compile(r"[A-Z0-9]+")
 _MEMORY = re.compile(r"\d+GB")

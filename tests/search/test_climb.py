@@ -129,3 +129,15 @@ def test_how_close_a_bound_is_comes_after_all_else() -> None:
     told = Proving()
     climb([candidate("dp", 90), candidate("tp", 10)], [candidate("cp", 50)], told.raised, told)
     assert told.proven_after == dict.fromkeys(("dp", "tp", "cp"), len(told.asked_for))
+
+
+def test_each_of_several_begins_with_meshes_of_its_own() -> None:
+    """And goes on with those of others."""
+    orders = []
+    for number in range(2):
+        told = Hearing(best=Told(PLAN_NS), number=number, several=2)
+        climb([candidate(axis) for axis in ("dp", "tp", "cp", "ep", "mixed")], [], told.raised, told)
+        orders.append([*dict.fromkeys(axis for axis, *_ in told.asked_for)])
+    assert {*orders[0]} == {*orders[1]}
+    assert any({*orders[0][:own]} == {*orders[1][-own:]} for own in range(1, 5))
+    assert orders[0] != orders[1]

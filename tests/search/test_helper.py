@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -56,16 +57,18 @@ def idle(here: Helper) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cluster", "batch", "budget"),
+    ("name", "cluster", "batch", "budget", "helpers"),
     [
-        ("llama3-8b", "2x8xH100-SXM", 64, None),
-        pytest.param("llama3-8b", "2x8xH100-SXM", 64, "6GB", marks=pytest.mark.slow),
-        ("mixtral-8x7b", "1x8xH100-SXM", 16, None),
+        ("llama3-8b", "2x8xH100-SXM", 64, None, 1),
+        pytest.param("llama3-8b", "2x8xH100-SXM", 64, "6GB", 1, marks=pytest.mark.slow),
+        pytest.param("llama3-8b", "2x8xH100-SXM", 64, "6GB", 2, marks=pytest.mark.slow),
+        ("mixtral-8x7b", "1x8xH100-SXM", 16, None, 3),
     ],
 )
-def test_a_helper_changes_nothing_but_time(
-    monkeypatch: pytest.MonkeyPatch, forked: list[int], name: str, cluster: str, batch: int, budget: str | None
-) -> None:
+def test_helpers_change_nothing_but_time(
+    monkeypatch: pytest.MonkeyPatch, forked: list[int], name: str, cluster: str, batch: int, budget: str | None,
+    helpers: int,
+) -> None:  # fmt: skip
     answers: list[object] = []
 
     def asked(self: Helper, key: Hashable, work: Callable[[], Answer | None]) -> tuple[Answer | None, bool]:
@@ -76,8 +79,9 @@ def test_a_helper_changes_nothing_but_time(
     original = Helper.asked
     monkeypatch.setattr(Helper, "asked", asked)
     monkeypatch.setattr(search, "WORTH_S", 0.0)
+    monkeypatch.setattr(search, "LONG_S", 0.0)
     plans, problems = [], []
-    for cores in ({0, 1}, {0}):
+    for cores in (set(range(1 + helpers)), {0}):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
         model = resolve(f"zoo:{name}", batch_size=batch, seq_len=512, layers=4)
         plan = autopar.plan(
@@ -86,7 +90,7 @@ def test_a_helper_changes_nothing_but_time(
         assert plan.search is not None
         plans.append(plan.to_bytes())
         problems.append(len(answers))
-        assert len(forked) == 1
+        assert len(forked) == helpers
         assert all_ended(forked)
     assert plans[0] == plans[1]
     assert problems[0] == problems[1], "there was a helper where there is one core"
@@ -130,19 +134,20 @@ def test_what_it_says_of_memory_is_all_that_is_needed(monkeypatch: pytest.Monkey
     assert counts[0] == counts[1]
 
 
-@pytest.fixture
-def helped(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Helper], None]], Helper]:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+class Start(Protocol):
+    def __call__(self, work: Callable[[Helper], None], several: int = 1) -> Helper:
+        """Started, so many of them."""
 
-    def start(work: Callable[[Helper], None]) -> Helper:
+
+@pytest.fixture
+def helped(monkeypatch: pytest.MonkeyPatch) -> Start:
+    def start(work: Callable[[Helper], None], several: int = 1) -> Helper:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1 + several)))
         made = Helper()
-        made.start(partial(work, made), Told(1.0))
+        made.start(partial(work, made), Told(1.0), several)
         return made
 
     return start
-
-
-Start = Callable[[Callable[[Helper], None]], Helper]
 
 
 def test_its_answers_are_taken(helped: Start, forked: list[int]) -> None:
@@ -202,6 +207,58 @@ def test_one_that_is_stuck_is_given_up(helped: Start, forked: list[int]) -> None
     made.hear(60.0)
     assert made.asked("bound", lambda: TEN) == (TEN, False)
     assert len(forked) == 1
+    assert all_ended(forked)
+
+
+def test_several_are_told_what_each_begins_with_and_finds(helped: Start, forked: list[int]) -> None:
+    def work(here: Helper) -> None:
+        if here.number == 0:
+            here.asked(("bound", 1), lambda: late(0.5))
+        while not here.is_past(("bound",)):
+            here.hear(60.0)
+        if here.number == 1:
+            with pytest.raises(BusyError):
+                here.asked(("bound", 1), never)
+            while not here.knows(("bound", 1)):
+                here.hear(60.0)
+            here.asked("heard", lambda: here.asked(("bound", 1), never)[0])
+
+    made = helped(work, 2)
+    while not made.knows("heard"):
+        assert made.hear(60.0)
+    assert made.asked("heard", never) == (TEN, True)
+    made.stop()
+    assert len(forked) == 2
+    assert all_ended(forked)
+
+
+def test_where_one_of_several_is_stuck_the_others_go_on(helped: Start, forked: list[int]) -> None:
+    def work(here: Helper) -> None:
+        here.asked(("own", here.number), lambda: late(600 * (here.number == 0)))
+        while here.number and here.hear(60.0):
+            if here.knows("bound"):
+                here.asked("heard", lambda: TEN)
+
+    made = helped(work, 2)
+    made.stuck_s = 0.2
+    while not (made.is_past(("own", 0)) and made.knows(("own", 1))):
+        assert made.hear(60.0)
+    assert made.asked(("own", 0), lambda: TEN) == (TEN, False)
+    assert all_ended(forked[:1])
+    made.asked("bound", lambda: TEN)
+    while not made.knows("heard"):
+        assert made.hear(60.0)
+    made.stop()
+    assert len(forked) == 2
+    assert all_ended(forked)
+
+
+def test_more_are_started_later_where_there_are_cores(helped: Start, forked: list[int]) -> None:
+    made = helped(idle, 2)
+    for wanted, there in ((1, 2), (3, 2)):
+        made.start(partial(idle, made), Told(1.0), wanted)
+        assert len(forked) == there
+    made.stop()
     assert all_ended(forked)
 
 
