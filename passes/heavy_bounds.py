@@ -41,7 +41,7 @@ class HeavyBounds:
     def there(self) -> bool:
         """Whether the model has such operations, and cheap bounds pay."""
         bounds = self.bounds
-        return not bounds.own_only and not bounds.quick and bool(self.kept.operations)
+        return not bounds.own_only and bool(self.kept.operations)
 
     @cached_property
     def kept(self) -> Heavy:

@@ -142,7 +142,7 @@ class _Search:
             self.pipelines.settle(candidate, candidate.shape)
             return []
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
-        if candidate.rung == Rung.OWN and (self.bounds.binds or self.bounds.heavy.there or first):
+        if candidate.rung == Rung.OWN and (self.bounds.binds or self.mixture or first):
             return self.within(candidate)
         again, more = self.plain.settle(candidate, max(self.standing.best_ns / FAR, self.next_rank * DIVE))
         if again is not None and candidate.rung < Rung.LIMITED == again.rung and self._promising(again):
@@ -169,7 +169,7 @@ class _Search:
             self.pipelines.proven_ns(candidate, told.objective_ns)
         if candidate.rung == Rung.STAGED and bounds.helper.is_past(limited_key(candidate)):
             return [replace(candidate, rung=Rung.LIMITED)]  # to be proven at last, if it was settled
-        asked = candidate.shape is not None or bounds.binds or bounds.heavy.there
+        asked = candidate.shape is not None or bounds.binds or self.mixture
         known = candidate.rung in (Rung.OWN, Rung.STAGED) and not math.isinf(told.best_ns)
         return self.within(candidate) if asked and known and self.close(candidate) else []
 
@@ -183,12 +183,16 @@ class _Search:
         helper = self.bounds.helper
         return helper.knows(staged_key(candidate)) and not helper.is_past(limited_key(candidate))
 
+    @property
+    def mixture(self) -> bool:
+        """Whether memory decides: of experts, most of it. Then numbers of microbatches are looked at one by one."""
+        return self.bounds.heavy.there and not self.quick
+
     def unfree(self, candidate: Candidate) -> bool:
         """Whether to ignore memory tells little, so that all of it that is left is skipped."""
-        mixture = self.bounds.heavy.there
         if candidate.rung == Rung.HEAVY:
-            return mixture and candidate.shape is None and not candidate.more
-        return candidate.rung == Rung.SHARED and (self.bounds.binds or mixture)
+            return self.mixture and candidate.shape is None and not candidate.more
+        return candidate.rung == Rung.SHARED and (self.bounds.binds or self.mixture)
 
     def quickly(self, candidate: Candidate) -> list[Candidate]:
         """Settle it at once. Fewer microbatches of a pipeline hold no less, and seldom take less time."""
@@ -214,7 +218,7 @@ class _Search:
         bounds = self.bounds
         if candidate.rung == Rung.DEVICE and bounds.pooled.begin(candidate):
             return [candidate]  # a helper may go on from here
-        if bounds.heavy.there and candidate.rung == Rung.POOLED and candidate.more:
+        if self.mixture and candidate.rung == Rung.POOLED and candidate.more:
             if not math.isinf(self.standing.best_ns):  # any number of them may take longer than that
                 free = bounds.heavy.bound_ns(candidate)
                 if free is None:
@@ -226,7 +230,7 @@ class _Search:
             return bounds.pooled.first_count(candidate)
         if self.unfree(candidate):
             return [replace(candidate, rung=Rung.OWN)]
-        if bounds.heavy.there and candidate.shape is not None and Rung.POOLED <= candidate.rung <= Rung.AXIS:
+        if self.mixture and candidate.shape is not None and Rung.POOLED <= candidate.rung <= Rung.AXIS:
             return self.shared(candidate, candidate.shape)
         if bounds.binds and candidate.shape is not None and candidate.rung == Rung.AXIS:
             higher = self.pipelines.shared(candidate, candidate.shape)

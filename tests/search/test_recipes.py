@@ -281,7 +281,7 @@ def test_a_second_core_changes_nothing_but_who_works_recipes_out(monkeypatch: py
     def noted(*given: Any, **more: Any) -> Found:
         calls.append(given[3].like)
         if len(calls) == 1:
-            time.sleep(0.5)  # a helper has begun with the last by then
+            time.sleep(0.5)  # a helper has begun with the first by then
         return search(*given, **more)
 
     monkeypatch.setattr(comparing, "search", noted)
@@ -292,8 +292,11 @@ def test_a_second_core_changes_nothing_but_who_works_recipes_out(monkeypatch: py
         beside.append(standards(*asked()))
         made.append([*calls])
     alone, helped = beside
-    assert made[0] == [*RECIPES]
-    assert made[1][0] == "data_parallel" and "hybrid_3d" not in made[1]
+    assert [*alone] == [*helped] == [*RECIPES]
+    assert made[0] == [*reversed(RECIPES)]
+    assert made[1][0] == "hybrid_3d" and "data_parallel" not in made[1]
     assert {name: each.comes for name, each in alone.items()} == {name: each.comes for name, each in helped.items()}
-    assert helped["hybrid_3d"].found().assignment == alone["hybrid_3d"].found().assignment
-    assert calls[-1] == "hybrid_3d"  # worked out again, once it is asked for
+    calls.clear()
+    for name in ("hybrid_3d", "data_parallel"):
+        assert helped[name].found().assignment == alone[name].found().assignment
+    assert calls == ["data_parallel"]  # worked out again, once it is asked for
