@@ -178,7 +178,7 @@ class Helper:
     def _say(self, message: tuple[object, ...], but: Link | None = None) -> None:
         for link in [*self._links]:
             if link is not but:
-                link.say(message, waiting=self.here)
+                link.say(message)
                 self._send(link)
 
     def _send(self, link: Link) -> None:

@@ -21,12 +21,11 @@ class Link:
     _unsent: deque[tuple[object, ...]] = field(default_factory=deque)
     _sent_s: float = 0.0  # since when what is unsent waits, or when the other end last took some of it
 
-    def say(self, message: tuple[object, ...], *, waiting: bool) -> None:
-        """``waiting``: until the other end takes it."""
+    def say(self, message: tuple[object, ...]) -> None:
+        """Something more to send."""
         if not self._unsent:
             self._sent_s = time.monotonic()
         self._unsent.append(message)
-        self.send(waiting=waiting)
 
     def send(self, *, waiting: bool) -> None:
         """What was said and the other end takes now; all of it if ``waiting``."""
