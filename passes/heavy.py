@@ -106,9 +106,7 @@ def anchor(microbatches: int) -> int:
     return microbatches >> max(0, twos - least) % DOUBLINGS
 
 
-def beside_all(
-    made: Encoded, devices: int, beside: Mapping[str, Rest], least: int, most: int
-) -> Problem:  # fmt: skip
+def beside_all(made: Encoded, devices: int, beside: Mapping[str, Rest], least: int, most: int) -> Problem:
     """A problem of heavy operations in ``least`` microbatches with all else, whose time and memory are those of one
     device, by graph.
 

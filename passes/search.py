@@ -59,7 +59,7 @@ FIRST = (
 # A helper bounds those pipelines closely that are so near to the best plan.
 CLOSELY = 0.95
 
-WORTH_S, LONG_S = 0.03, 0.5  # a search that takes longer gets a helper, and so does it more of them
+WORTH_S, LONG_S = 0.03, 0.5  # a search that takes longer gets a helper; one that takes so much longer, more
 GRACE_S = 60.0  # so much longer a search may take that has no plan yet
 NEAREST = 4  # so many are looked into where nothing fits
 PATIENCE = 6  # so many tries of a quick search in a row that find nothing better are the last
@@ -336,9 +336,8 @@ class _Search:
     def delegate(self, waiting: Sequence[tuple[Any, int, Candidate]]) -> None:
         """Let helpers raise bounds, too, of all that waits, once the search takes long enough."""
         helper, taken_s = self.bounds.helper, time.monotonic() - self.started
-        simple = self.quick or self.bounds.own_only
         # Answers at a price of memory are asked at the first that is found: a helper must know it.
-        ready = not simple and bool(self.bounds.pooled.known)
+        ready = not (self.quick or self.bounds.own_only) and bool(self.bounds.pooled.known)
         wanted = MOST if ready and taken_s >= LONG_S else int(ready and taken_s >= WORTH_S)
         if wanted > self.helpers:
             self.helpers = wanted

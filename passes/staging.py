@@ -106,4 +106,3 @@ class Staging:
 
 def _chains(encoded: Encoded, live: int) -> tuple[Chain, ...]:
     return holding(encoded, live).problem.chains
-

@@ -135,7 +135,7 @@ def test_a_published_row_that_does_not_exist_is_answered_with_those_that_do(caps
 
 @pytest.mark.slow
 def test_unequal_devices_are_near_the_proportional_bound(tmp_path: Path) -> None:
-    """All of BERT-Large, from peak rates alone; adding gradients up takes equal time of unequal shares."""
+    """All of BERT-Large, from peak rates alone, gradients added up between microbatches among them."""
     run(tmp_path, "benchmarks.published", "--only", "P100")
     (row,) = json.loads((tmp_path / "published.json").read_text())["rows"]
     assert 0.88 * 1.344 <= row["predicted"] <= 1.344

@@ -63,9 +63,9 @@ def test_gradients_of_earlier_microbatches_stand_beside_all_activations() -> Non
     }  # fmt: skip
 
 
-# Of the last place it is said 10.4 % too much: what the loss and the norm before it keep of a microbatch is gone when
-# the last call sends its gradients, and is counted beside them.
-TOO_MUCH = pytest.mark.xfail(strict=True, reason="what comes after the last call is counted beside its gradients")
+# Of the last place it is said 10.4 % too much. Its parts are added up, though not all are there at once; it was not
+# looked into which.
+TOO_MUCH = pytest.mark.xfail(strict=True, raises=AssertionError, reason="10.4 % too much is planned for the last place")
 STAGES = [
     pytest.param(case, marks=TOO_MUCH) if case.options.get("recompute") == "selective" else case for case in PIPELINES
 ]
