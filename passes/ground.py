@@ -16,7 +16,7 @@ from autopar.passes.constrain import constrained
 from autopar.passes.conversions import Conversions
 from autopar.passes.edges import Edges
 from autopar.passes.kinds import Kinds
-from autopar.passes.partials import partial_axes
+from autopar.passes.partials import PartialAxes, partial_axes
 from autopar.passes.positions import Positions, node_key
 from autopar.passes.pricing import Pricing, local_bytes
 from autopar.passes.problem import IntArray
@@ -56,10 +56,10 @@ class Ground:
         self._layouts: dict[int, tuple[tuple[Strategy, ...], Layouts]] = {}
 
     @cached_property
-    def partial(self) -> dict[tuple[str, str], frozenset[str]]:
+    def partial(self) -> PartialAxes:
         """Axes on which each value may be Partial."""
         model = self._model
-        return partial_axes(model.graph, model.rules, self.found, self.pricing.mesh, self._kinds.contracts)
+        return partial_axes(model.graph, model.rules, self.found, self.pricing.mesh, self._kinds.partial_values)
 
     def strategies(self, key: tuple[str, str], partial: tuple[frozenset[str], ...]) -> tuple[Strategy, ...]:
         """Of a node, those of alike nodes worked out once. ``partial[i]``: axes on which operand i may be P."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from autopar.ir.graph import SOURCES
 from autopar.ir.optable import row
 from autopar.ir.recompute import is_expensive
-from autopar.passes.partials import contracts
+from autopar.passes.partials import partial_values
 from autopar.passes.positions import Positions, all_graphs, flat_operands, node_key
 from autopar.passes.strategies import OnAxis, hides
 
@@ -36,7 +37,7 @@ class Kinds:
         self._numbers: dict[Key, int] = {}
         self.choices: defaultdict[int, OnAxis] = defaultdict(dict)
         self.keeps: dict[Key, Keeps] = {}
-        self._contracts: dict[tuple[int, str, int], bool] = {}
+        self._partial: dict[tuple[str, int], AbstractSet[Key]] = {}
         self._stand_for: dict[tuple[str, int, int], bool] = {}
         numbers: dict[object, int] = {}
         for part in all_graphs(model.graph):
@@ -61,12 +62,12 @@ class Kinds:
     def __getitem__(self, key: Key) -> int:
         return self._numbers[key]
 
-    def contracts(self, key: Key, axis: str, size: int) -> bool:
-        """What ``contracts`` says."""
-        asked = self._numbers[key], axis, size
-        if asked not in self._contracts:
-            self._contracts[asked] = contracts(self._model.rules[key], self._found, key, axis, size)
-        return self._contracts[asked]
+    def partial_values(self, axis: str, size: int) -> AbstractSet[Key]:
+        """Values of the model that may be Partial on an axis."""
+        if (axis, size) not in self._partial:
+            model = self._model
+            self._partial[axis, size] = partial_values(model.graph, model.rules, self._found, axis, size)
+        return self._partial[axis, size]
 
     def stand_for(self, axis: str, few: int, many: int) -> bool:
         """Whether so few devices along an axis may have, of each node, whatever so many may have."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from autopar.ir.graph import SOURCES, Graph, Node
@@ -13,21 +16,36 @@ from autopar.passes.positions import Positions, flat_operands, node_key
 Key: TypeAlias = tuple[str, str]
 
 
+@dataclass(frozen=True, eq=False)
+class PartialAxes:
+    """``values``: by axis those that may be Partial there, each with its graph."""
+
+    values: Mapping[str, AbstractSet[Key]]
+
+    def __getitem__(self, value: Key) -> frozenset[str]:
+        return frozenset([axis for axis, found in self.values.items() if value in found])
+
+
 def partial_axes(
     graph: Graph, rules: Mapping[Key, NodeRule], found: Positions, mesh: Mesh,
-    known: Callable[[Key, str, int], bool] | None = None,
-) -> dict[Key, frozenset[str]]:  # fmt: skip
-    """Axes on which each value may be Partial: from contracted factors, passed on by linear operations.
+    known: Callable[[str, int], AbstractSet[Key]] | None = None,
+) -> PartialAxes:  # fmt: skip
+    """Axes on which each value may be Partial. ``known``: what ``partial_values`` says of an axis of a size."""
+    on_axis = known or partial(partial_values, graph, rules, found)
+    return PartialAxes({axis: on_axis(axis, size) for axis, size in mesh.axes})
 
-    ``known``: what ``contracts`` says of a node on an axis of a size.
-    """
-    visit = _Visit(graph, rules, mesh, known or (lambda key, *axis: contracts(rules[key], found, key, *axis)))
+
+def partial_values(
+    graph: Graph, rules: Mapping[Key, NodeRule], found: Positions, axis: str, size: int
+) -> AbstractSet[Key]:
+    """Values that may be Partial on an axis: from contracted factors, passed on by linear operations."""
+    visit = _Visit(graph, rules, lambda key: _contracts(rules[key], found, key, axis, size))
     for _ in range(2):  # what a block carries out it may carry in again
         visit.part(graph)
-    return visit.known
+    return visit.values
 
 
-def contracts(rule: NodeRule, found: Positions, key: Key, axis: str, size: int) -> bool:
+def _contracts(rule: NodeRule, found: Positions, key: Key, axis: str, size: int) -> bool:
     """Whether devices along an axis may each make a part of a sum: of a factor that a node contracts."""
     kept = {factor for dims in rule.results for dim in dims for factor in dim}
     return rule.reduce == "sum" and any(
@@ -36,43 +54,33 @@ def contracts(rule: NodeRule, found: Positions, key: Key, axis: str, size: int) 
 
 
 class _Visit:
-    """``known``: of each value."""
+    """``values``: those that may be Partial."""
 
-    def __init__(
-        self, root: Graph, rules: Mapping[Key, NodeRule], mesh: Mesh, contracts: Callable[[Key, str, int], bool]
-    ) -> None:
-        self.root, self.rules, self.mesh, self.contracts = root, rules, mesh, contracts
-        self.known: dict[Key, frozenset[str]] = {}
+    def __init__(self, root: Graph, rules: Mapping[Key, NodeRule], contracts: Callable[[Key], bool]) -> None:
+        self.root, self.rules, self.contracts = root, rules, contracts
+        self.values: set[Key] = set()
 
     def part(self, part: Graph) -> None:
-        known = self.known
         for node in part.nodes:
             if node.target == "call":
                 self._call(part, node)
-                continue
-            axes = frozenset[str]() if node.target in SOURCES else self._axes(part, node)
-            for value in node.results:
-                known[part.name, value.name] = known.get((part.name, value.name), frozenset()) | axes
+            elif node.target not in SOURCES and self._in_parts(part, node):
+                self.values.update((part.name, value.name) for value in node.results)
 
-    def _axes(self, part: Graph, node: Node) -> frozenset[str]:
+    def _in_parts(self, part: Graph, node: Node) -> bool:
+        """Whether a node makes parts of a sum, or passes them on."""
         key, operands = node_key(part, node), flat_operands(node)
-        axes = frozenset(axis for axis, size in self.mesh.axes if self.contracts(key, axis, size))
-        for members in self.rules[key].partial:
-            for member in members:
-                name = operands[member] if member < len(operands) else None
-                if name is not None:
-                    axes |= self.known[part.name, name]
-        return axes
+        members = {member for members in self.rules[key].partial for member in members if member < len(operands)}
+        return any((part.name, operands[member]) in self.values for member in members) or self.contracts(key)
 
     def _call(self, part: Graph, node: Node) -> None:
-        known, block = self.known, self.root.block(str(node.attr("block")))
+        values, block = self.values, self.root.block(str(node.attr("block")))
         inputs = [source.result.name for source in block.sources("input")]
         carried = int(str(node.attr("carried")))
-        for index, (outer, inner) in enumerate(zip(flat_operands(node), inputs, strict=True)):
-            axes = known[part.name, outer or ""] if index < carried else frozenset[str]()
-            if index < carried:
-                axes |= known.get((block.name, block.outputs[index]), frozenset())
-            known[block.name, inner] = known.get((block.name, inner), frozenset()) | axes
+        pairs = zip(flat_operands(node)[:carried], block.outputs[:carried], inputs[:carried], strict=True)
+        for outer, out, inner in pairs:
+            if (part.name, outer or "") in values or (block.name, out) in values:
+                values.add((block.name, inner))
         self.part(block)
-        for value, name in zip(node.results, block.outputs, strict=True):
-            known[part.name, value.name] = known[block.name, name]
+        outs = zip(node.results, block.outputs, strict=True)
+        values.update((part.name, value.name) for value, name in outs if (block.name, name) in values)

@@ -219,12 +219,6 @@ class _Search:
         if candidate.rung == Rung.DEVICE and bounds.pooled.begin(candidate):
             return [candidate]  # a helper may go on from here
         if self.mixture and candidate.rung == Rung.POOLED and candidate.more:
-            if not math.isinf(self.standing.best_ns):  # any number of them may take longer than that
-                free = bounds.heavy.bound_ns(candidate)
-                if free is None:
-                    return []
-                if free >= self.standing.best_ns:
-                    return [replace(candidate, rung=Rung.HEAVY, bound_ns=max(candidate.bound_ns, free))]
             return bounds.pooled.counted(candidate)
         if bounds.binds and candidate.rung == Rung.FEWEST and candidate.more:
             return bounds.pooled.first_count(candidate)

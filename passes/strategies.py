@@ -8,6 +8,7 @@ partial set), ``-``.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -267,23 +268,29 @@ def _together(rule: NodeRule, options: Sequence[Alone], shapes: NodeShapes, mesh
         return None
     operands: list[Layout | None] = []
     for index, shape in enumerate(shapes.operands):
-        layout = None if shape is None else _layout(mesh, [one.operands[index] or R for one in options])
-        if layout is not None and shape is not None and layout.problem(shape):
+        fits = None if shape is None else _fitting(mesh, tuple([one.operands[index] or R for one in options]), shape)
+        if shape is not None and fits is None:
             return None
-        operands.append(layout)
-    results = [_layout(mesh, [one.results[index] for one in options]) for index in range(len(shapes.results))]
-    if any(layout.problem(shape) for layout, shape in zip(results, shapes.results, strict=True)):
-        return None
+        operands.append(fits)
+    results: list[Layout] = []
+    for index, shape in enumerate(shapes.results):
+        fits = _fitting(mesh, tuple([one.results[index] for one in options]), shape)
+        if fits is None:
+            return None
+        results.append(fits)
     return Strategy(tuple([one.choice for one in options]), tuple(operands), tuple(results))
 
 
-def _layout(mesh: Mesh, placements: Sequence[Placement]) -> Layout:
-    """Axes that own the same place of a tensor stack."""
+# Nodes ask for few layouts, each of them often.
+@functools.lru_cache(maxsize=1 << 14)
+def _fitting(mesh: Mesh, placements: tuple[Placement, ...], shape: Shape) -> Layout | None:
+    """Axes that own the same place of a tensor stack. None where that does not fit the shape."""
     owned = [(axis, *at) for axis, at in zip(mesh.names, placements, strict=True) if isinstance(at, Shard)]
     if len(owned) > 1:
         places = stacked(mesh, owned)
-        placements = [places.get(axis, at) for axis, at in zip(mesh.names, placements, strict=True)]
-    return Layout.placed(mesh, tuple(placements))
+        placements = tuple([places.get(axis, at) for axis, at in zip(mesh.names, placements, strict=True)])
+    layout = Layout.placed(mesh, placements)
+    return None if layout.problem(shape) else layout
 
 
 def _overfull(rule: NodeRule, options: Sequence[Alone], mesh: Mesh) -> bool:
@@ -296,9 +303,15 @@ def _overfull(rule: NodeRule, options: Sequence[Alone], mesh: Mesh) -> bool:
         for factor, outer in one.choice.owned():
             taken.setdefault(factor, []).append((axis, 0, outer))
     return sum(one.choice.into is not None for one in options) > 1 or any(
-        Layout.of(mesh, stacked(mesh, together)).problem((rule.sizes[factor],))
-        for factor, together in taken.items() if len(together) > 1
-    )  # fmt: skip
+        len(together) > 1 and _reach_out(mesh, tuple(together), rule.sizes[factor])
+        for factor, together in taken.items()
+    )
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _reach_out(mesh: Mesh, together: tuple[tuple[str, int, int], ...], size: int) -> bool:
+    """Whether axes want more of one factor than there is."""
+    return Layout.of(mesh, stacked(mesh, together)).problem((size,)) is not None
 
 
 def strategies(

@@ -58,6 +58,14 @@ class _Numbers(NamedTuple):
 _NEVER = _Numbers(FORBIDDEN)
 
 
+class _Sizes(NamedTuple):
+    """Bytes of a device's part of a parameter, as stored and as computed with, and of the optimizer's state."""
+
+    whole: int
+    used: int
+    state: int
+
+
 @dataclass(frozen=True)
 class Upkeep:
     """``numbers``: those of ``_Numbers``, [number, storage, needs, mode]."""
@@ -101,9 +109,10 @@ def upkeep(
     out = np.zeros((len(_Numbers._fields), *shape), dtype=np.int64)
     # the level is no matter where nobody may cut the parameter, recomputation never is
     cache: dict[tuple[object, ...], _Numbers] = {}
-    rows: dict[tuple[object, ...], IntArray] = {}  # by all that those of one storage follow from
+    rows: dict[tuple[object, ...], IntArray] = {}  # by all that they follow from
     divisible = stored.trainable and bool(fact.type.shape)
     for i, layout in enumerate(layouts):
+        sizes = _sizes(fact, stored, layout, pricing, settings)
         uneven = layout.is_padded(fact.type.shape)
         for j, need in enumerate(needs):
             kept_as_used = _kept_as_used(layout, need)
@@ -114,7 +123,7 @@ def upkeep(
             # FSDP2 puts even parts together only; of a set some layouts may turn out not to be needed
             some = owned or any(runtime_axes(layout, (one,), trainable=divisible) for one in need)
             whole_only = uneven and not stored.buffer and bool(some)
-            signature = i, owned, late, kept_as_used, whole_only
+            signature = sizes, owned, late, kept_as_used, whole_only
             if signature in rows:
                 out[:, i, j] = rows[signature]
                 continue
@@ -123,12 +132,12 @@ def upkeep(
                 if (mode.zero < 3 and not kept_as_used) or (mode.zero and whole_only):
                     row.append(_NEVER)
                     continue
-                key = (i, owned, late, mode.zero, mode.inside) if owned else (i, late)
+                key = (sizes, owned, late, mode.zero, mode.inside) if owned else (sizes, late)
                 found = cache.get(key)
                 if found is None:
                     found = cache[key] = _least_hidden([
                         _one(
-                            fact, stored, layout, owned, late, one, pricing, settings, root=root, among=among,
+                            fact, stored, sizes, owned, late, one, pricing, settings, root=root, among=among,
                             together=together, once=microbatches == 1,
                         ) for one in (mode, *(hybrid.get(mode, ()) if owned else ()))
                     ], microbatches)  # fmt: skip
@@ -170,21 +179,27 @@ def _kept_as_used(layout: Layout, needs: Iterable[Layout]) -> bool:
     )  # fmt: skip
 
 
+def _sizes(
+    fact: Fact, stored: StoredParameter, layout: Layout, pricing: Pricing, settings: Settings
+) -> _Sizes:  # fmt: skip
+    whole, used, state = local_bytes(layout, fact.type, stored.dtype), local_bytes(layout, fact.type), 0
+    if stored.trainable and not stored.buffer:
+        local = layout.local_shape(fact.type.shape)
+        state = optimizer_state_bytes(settings.optimizer, local, stored.dtype, pricing.profile)
+    return _Sizes(whole, used, state)
+
+
 def _one(
-    fact: Fact, stored: StoredParameter, layout: Layout, owned: tuple[str, ...], late: tuple[str, ...], mode: Mode,
+    fact: Fact, stored: StoredParameter, sizes: _Sizes, owned: tuple[str, ...], late: tuple[str, ...], mode: Mode,
     pricing: Pricing, settings: Settings, *, root: bool, among: int, together: int, once: bool,
 ) -> _Numbers:  # fmt: skip
     """One way to keep the parameter. ``once``: there is one microbatch."""
-    whole = local_bytes(layout, fact.type, stored.dtype)
-    used = local_bytes(layout, fact.type)
+    (whole, used, state), size_of = sizes, pricing.mesh.size
     if not stored.trainable or stored.buffer:
         return _Numbers(0, bytes=whole + (used if fact.type.dtype != stored.dtype else 0))
-    state = optimizer_state_bytes(
-        settings.optimizer, layout.local_shape(fact.type.shape), stored.dtype, pricing.profile
-    )
     zero = cost_level(mode.zero, settings) if owned else 0
-    inside = cut_inside(mode.inside, owned, layout.mesh.size) if zero else ()
-    parts = math.prod(inside or map(layout.mesh.size, owned)) if zero else 1
+    inside = cut_inside(mode.inside, owned, size_of) if zero else ()
+    parts = math.prod(inside or map(size_of, owned)) if zero else 1
     cast = fact.type.dtype != stored.dtype
     several = 1 if once else 2  # what differs between two differs between any two neighbours
     size = parameter_bytes(whole, used, state, parts, zero, several, owned=bool(owned), root=root, cast=cast)
@@ -192,8 +207,7 @@ def _one(
     piped = settings.schedule is not None
     hide = ahead = behind = more_behind = more_earlier = more_ahead = 0
     for kind, axis, amount, phase, count in reductions(
-        owned, used, whole, layout.mesh.size, mode.zero if owned else 0, several, root=root, inside=inside,
-        piped=piped,
+        owned, used, whole, size_of, mode.zero if owned else 0, several, root=root, inside=inside, piped=piped,
     ):
         once_ns = pricing.shared_ns(kind, amount, axis, among)
         again_ns = (count - 1) * once_ns

@@ -210,19 +210,23 @@ class Eliminator:
 
     def run_costs(self, cost: FloatArray, extras: Sequence[FloatArray] = ()) -> Run:
         """Eliminate under a cost for every entry, in the order of ``plan.numbers``. Requires: no ``children``."""
-        values = self._values(cost, extras)
-        shape = tuple(self.plan.domains[v] for v in self.plan.kept)
-        table = np.zeros(shape)
-        for index, part in self.plan.last:
-            table = table + values[index].reshape(part)
-        return Run(plan=self.plan, table=table, values=values, again=lambda: self._values(cost, extras))
+        allowed = np.where(self.plan.blocked, np.inf, cost)
+        values, table = self._eliminated(allowed, extras)
+        return Run(plan=self.plan, table=table, values=values, again=lambda: self._eliminated(allowed, extras)[0])
 
-    def _values(self, cost: FloatArray, extras: Sequence[FloatArray]) -> tuple[FloatArray, ...]:
-        """Tables, extras and messages."""
-        values = [*self._tables(np.where(self.plan.blocked, np.inf, cost)), *self.plan.arranged(extras)]
-        for bucket in self.plan.buckets:
-            values.append(_message(bucket, values))
-        return tuple(values)
+    def _eliminated(
+        self, cost: FloatArray, extras: Sequence[FloatArray], cases: tuple[int, ...] = ()
+    ) -> tuple[tuple[FloatArray, ...], FloatArray]:
+        """Tables, extras and messages, and the table over the kept variables. ``cases``: how many costs each entry has,
+        on a last axis of everything."""
+        plan = self.plan
+        values = [*self._tables(cost, cases), *plan.arranged(extras)]
+        for bucket in plan.buckets:
+            values.append(_message(bucket, values, cases))
+        table = np.zeros((*(plan.domains[v] for v in plan.kept), *cases))
+        for index, part in plan.last:
+            table = table + values[index].reshape((*part, *cases))
+        return tuple(values), table
 
     def branch(self, value: int, prices: Prices, extras: Sequence[FloatArray]) -> Run | BranchedRun:
         """Eliminate with the conditioned variable at ``value``."""
@@ -243,11 +247,11 @@ class Eliminator:
                 cost += price * numbers
         return np.asarray(cost)
 
-    def _tables(self, cost: FloatArray) -> list[FloatArray]:
+    def _tables(self, cost: FloatArray, cases: tuple[int, ...]) -> list[FloatArray]:
         plan = self.plan
-        ends = (*plan.offsets[1:], cost.size) if plan.scopes else ()
+        ends = (*plan.offsets[1:], len(cost)) if plan.scopes else ()
         return [
-            cost[a:b].reshape([plan.domains[v] for v in scope])
+            cost[a:b].reshape((*(plan.domains[v] for v in scope), *cases))
             for a, b, scope in zip(plan.offsets, ends, plan.scopes, strict=True)
         ]
 
@@ -265,19 +269,32 @@ def blended(none: Eliminator, one: Eliminator, times: int, finer: int = 1) -> El
     return made
 
 
-def _message(bucket: Bucket, values: Sequence[FloatArray]) -> FloatArray:
+def tables(alike: Sequence[Eliminator], prices: Prices) -> list[FloatArray]:
+    """``Run.table`` of each, without extras. Requires: eliminators of equal segments but for their numbers, as
+    ``blended`` makes them, so that one walk over the buckets does for all."""
+    first = alike[0]
+    if len(alike) == 1 or first.children:
+        return [each.run(prices).table for each in alike]
+    in_time()
+    cost = np.stack([each._cost(prices) for each in alike], axis=1)
+    found = first._eliminated(np.where(first.plan.blocked[:, None], np.inf, cost), (), (len(alike),))[1]
+    return [*np.moveaxis(found, -1, 0)]
+
+
+def _message(bucket: Bucket, values: Sequence[FloatArray], cases: tuple[int, ...]) -> FloatArray:
     """The joined bucket minimised over its variable; a large one is joined one value at a time."""
     if bucket.selection is not None:
-        return bucket.selection.message(values, bucket.shape)
-    parts = [values[index].reshape(shape) for index, shape in bucket.parts]
+        return bucket.selection.message(values, bucket.shape, cases)
+    parts = [values[index].reshape((*shape, *cases)) for index, shape in bucket.parts]
+    left = *bucket.shape[1:], *cases
     if not parts:
-        return np.zeros(bucket.shape[1:])
+        return np.zeros(left)
     if len(parts) == 1:
         return np.asarray(parts[0].min(axis=0))
-    if math.prod(bucket.shape) <= AT_ONCE:
+    if math.prod(bucket.shape) * math.prod(cases) <= AT_ONCE:
         return np.asarray(_joined(parts).min(axis=0))
-    best = np.empty(bucket.shape[1:])
-    here = np.empty(bucket.shape[1:])
+    best = np.empty(left)
+    here = np.empty(left)
     for value in range(bucket.shape[0]):
         # a part may not depend on the variable
         row = [part[min(value, part.shape[0] - 1)] for part in parts]

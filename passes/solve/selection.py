@@ -38,12 +38,13 @@ class Selection:
     parts: tuple[Part, ...]
     entries: int
 
-    def message(self, values: Sequence[FloatArray], shape: Sequence[int]) -> FloatArray:
-        """Minimised over the variable; ``shape``: of the bucket's scope."""
+    def message(self, values: Sequence[FloatArray], shape: Sequence[int], cases: tuple[int, ...] = ()) -> FloatArray:
+        """Minimised over the variable. ``shape``: of the bucket's scope; ``cases``: of an axis behind it."""
+        shape = *shape, *cases
         rest = [1 if axis in self.selecting else size for axis, size in enumerate(shape)]
         total = np.zeros((shape[0], *(1 for _ in shape[1:])))
         for index, part in self.parts:
-            total = total + values[index].reshape(part)
+            total = total + values[index].reshape((*part, *cases))
         total = np.broadcast_to(total, rest).reshape(shape[0], -1)
         best = np.minimum.reduceat(total[self.rows], self.starts, axis=0)
         best[self.empty] = np.inf

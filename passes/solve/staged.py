@@ -28,7 +28,7 @@ import numpy as np
 from autopar.passes.problem import Chain, FloatArray, Segment
 from autopar.passes.solve.chain import power
 from autopar.passes.solve.choice import ENDS
-from autopar.passes.solve.eliminate import Eliminator, Prices
+from autopar.passes.solve.eliminate import Eliminator, Prices, tables
 from autopar.passes.solve.in_order import Rungs, Stop, in_order_ns
 from autopar.passes.solve.ladders import by_modes, by_states, least_ns
 from autopar.passes.solve.model import Model
@@ -215,7 +215,9 @@ class Costs:
     def _block(self, number: int, s: int, price: float) -> FloatArray:
         key = number, s if price else 0, price  # places differ in memory alone
         if key not in self._blocks:
-            self._blocks[key] = _block(self.places[s], number, price, bare=self.bare)
+            models = [at.model for at in self.places] if price else [self.first]
+            found = _blocks(models, number, price, bare=self.bare)
+            self._blocks.update(((number, at, price), block) for at, block in enumerate(found))
         longer = self.places[s].longer
         return self._blocks[key] + self._by_pivot(number, longer[number]) if longer else self._blocks[key]
 
@@ -261,12 +263,20 @@ def _bound(
     return bound if np.isfinite(bound) else 0.0
 
 
-def _block(at: Places, number: int, price: float, *, bare: bool) -> FloatArray:
-    """(shared, in, out, mode): cost of one call at these places."""
-    chain = at.model.chains[number]
-    ends = ENDS[: 1 if bare else chain.eliminator.plan.reach + 1]
-    runs = [chain.eliminator.run(Prices.along(mu, time=1.0, held=price, transient=0.0)) for mu in ends]
-    return chain.boundary(np.max([run.table for run in runs], axis=0))
+def _blocks(models: Sequence[Model], number: int, price: float, *, bare: bool) -> list[FloatArray]:
+    """(shared, in, out, mode): cost of one call in each of the models, which are of one problem but for its bytes."""
+    each = list(dict.fromkeys(models))
+    chains = [model.chains[number] for model in each]
+    ends = ENDS[: 1 if bare else chains[0].eliminator.plan.reach + 1]
+    runs = [
+        tables([chain.eliminator for chain in chains], Prices.along(mu, time=1.0, held=price, transient=0.0))
+        for mu in ends
+    ]
+    found = {
+        model: chain.boundary(np.max(costs, axis=0))
+        for model, chain, costs in zip(each, chains, zip(*runs, strict=True), strict=True)
+    }
+    return [found[model] for model in models]
 
 
 def _root(at: Places, price: float) -> FloatArray:
