@@ -58,7 +58,7 @@ class Cutting:
         """A quick search takes the solution's."""
         lives = tuple(dict.fromkeys((self.shape.most_live, self.shape.mean_live)))
         most = self.standing.bounds.most_joined
-        return None if self.standing.limits.quick else Placements(self.none, self.one, lives, most)
+        return None if self.standing.limits.quick else Placements(self.one, lives, most)
 
     @property
     def pins(self) -> tuple[Constraint, ...]:

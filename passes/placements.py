@@ -13,7 +13,7 @@ import numpy as np
 
 from autopar.passes.build import Encoded
 from autopar.passes.solve.choice import ENDS
-from autopar.passes.solve.eliminate import Eliminator, Prices, blended
+from autopar.passes.solve.eliminate import Eliminator, Prices, holding
 from autopar.passes.solve.plan import BYTES, SYNC
 from autopar.passes.solve.states import fixed
 
@@ -23,10 +23,8 @@ WORTHS = (0.0, 1 / 64, 1 / 16, 1 / 4, 1.0, 16.0)
 
 @dataclass(eq=False)
 class Placements:
-    """``lean``, ``full``: a problem with nothing and with one microbatch saved. ``lives``: so many are in flight where
-    the calls may be."""
+    """``full``: a problem with one microbatch saved. ``lives``: so many are in flight where the calls may be."""
 
-    lean: Encoded
     full: Encoded
     lives: tuple[int, ...]
     most_joined: float
@@ -45,14 +43,12 @@ class Placements:
     def _best(self, number: int, border: dict[int, int], values: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """At each of the prices, in each mode (variable 0). With its ends decided a block is less entangled than it was
         for the solver."""
-        none, one = (
-            Eliminator(fixed(each.problem.chains[number].segment, border), kept=(0,), most_joined=self.most_joined)
-            for each in (self.lean, self.full)
-        )
+        segment = fixed(self.full.problem.chains[number].segment, border)
+        one = Eliminator(segment, kept=(0,), most_joined=self.most_joined)
         own = np.array([0 if at in border else value for at, value in enumerate(values)], dtype=np.int64)[:, None]
         modes = np.arange(one.plan.domains[0], dtype=np.int64)[None]
         ends = list(border)
-        for made in (blended(none, one, live) for live in self.lives):
+        for made in (holding(one, live) for live in self.lives):
             sums = made.plan.measure(own)[:, 0]
             worth = max(1.0, float(sums[SYNC])) / max(1.0, float(sums[BYTES]))
             for share in WORTHS:

@@ -108,6 +108,12 @@ class Segment:
                     row[start:end] = values.ravel()
         return laid_out
 
+    @cached_property
+    def saved(self) -> IntArray:
+        """[entry]: ``saved_bytes`` of all tables one after the other."""
+        each = (table.sync_ns * 0 if table.saved_bytes is None else table.saved_bytes for table in self.tables)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *map(np.ravel, each)])
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chain:

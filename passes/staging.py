@@ -22,7 +22,7 @@ from autopar.passes.live import holding
 from autopar.passes.pipelining import Shape, transfer_ns
 from autopar.passes.pricing import Pricing
 from autopar.passes.problem import Chain, FloatArray, Table
-from autopar.passes.solve import Model, Places, apart, between
+from autopar.passes.solve import Model, Places, apart, model_holding
 
 
 @dataclass(eq=False)
@@ -53,13 +53,9 @@ class Staging:
         )
 
     @cached_property
-    def _models(self) -> tuple[Model, Model]:
-        """Holding no microbatch, and one."""
-        none, one = (
-            Model(encoded.problem, most_joined=self.bounds.most_joined)
-            for encoded in (holding(self._loose, 0), self._loose)
-        )
-        return none, one
+    def _model(self) -> Model:
+        """Holding one microbatch."""
+        return Model(self._loose.problem, most_joined=self.bounds.most_joined)
 
     @cached_property
     def _further_ns(self) -> list[FloatArray]:
@@ -70,7 +66,7 @@ class Staging:
     def _holding(self, live: int, finer: int) -> Model:
         key = live, finer
         if key not in self.known:
-            self.known[key] = between(*self._models, *key)
+            self.known[key] = model_holding(self._model, *key)
         return self.known[key]
 
     @cached_property

@@ -17,7 +17,7 @@ import math
 
 from autopar.passes.problem import Problem, verify_problem
 from autopar.passes.solve.listed import listed_bound_ns
-from autopar.passes.solve.model import Model, between
+from autopar.passes.solve.model import Model, model_holding
 from autopar.passes.solve.progress import CLOSE
 from autopar.passes.solve.refined import refined_bound_ns
 from autopar.passes.solve.solution import CallRuns, Solution, Status
@@ -36,8 +36,8 @@ __all__ = [
     "Solution",
     "Status",
     "apart",
-    "between",
     "listed_bound_ns",
+    "model_holding",
     "refined_bound_ns",
     "solve",
     "solver_of",

@@ -19,13 +19,14 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from autopar.ir.errors import LimitReachedError
 from autopar.passes.problem import FloatArray, IntArray, Segment
 from autopar.passes.solve.deadline import in_time
-from autopar.passes.solve.plan import BYTES, TRANSIENT, Plan, make_plan
+from autopar.passes.solve.plan import AHEAD, BYTES, EARLIER, NET, SYNC, TRANSIENT, Plan, make_plan
 from autopar.passes.solve.scheme import Bucket
 from autopar.passes.solve.states import fixed
 
@@ -195,8 +196,12 @@ class Eliminator:
                 )
                 for value in range(size)
             )
-            return  # its branches are run, it is not
-        self._floats = self.plan.numbers.astype(np.float64)
+        self._floats: dict[int, FloatArray] = {}
+
+    @cached_property
+    def saved(self) -> IntArray:
+        """[entry]: bytes that each microbatch in flight adds, in the order of ``plan.numbers``."""
+        return np.asarray(self.plan.scheme.merged(self.segment.saved[None])[0])
 
     def run(self, prices: Prices, extras: Sequence[FloatArray] = ()) -> Run | BranchedRun:
         """Eliminate under ``prices``; ``extras`` are added to the objective as they are."""
@@ -237,15 +242,20 @@ class Eliminator:
         return self.children[value].run(prices, cut)
 
     def _cost(self, prices: Prices) -> FloatArray:
-        sync, net, earlier, ahead, held, transient = self._floats
-        cost = sync * prices.time
-        for price, numbers in (
-            (prices.hidden, net), (prices.earlier, earlier), (prices.ahead, ahead), (prices.held, held),
-            (prices.transient, transient),
+        cost = self._row(SYNC) * prices.time
+        for price, row in (
+            (prices.hidden, NET), (prices.earlier, EARLIER), (prices.ahead, AHEAD), (prices.held, BYTES),
+            (prices.transient, TRANSIENT),
         ):  # fmt: skip
             if price != 0.0:
-                cost += price * numbers
+                cost += price * self._row(row)
         return np.asarray(cost)
+
+    def _row(self, row: int) -> FloatArray:
+        """A row of ``plan.numbers``."""
+        if row not in self._floats:
+            self._floats[row] = self.plan.numbers[row].astype(np.float64)
+        return self._floats[row]
 
     def _tables(self, cost: FloatArray, cases: tuple[int, ...]) -> list[FloatArray]:
         plan = self.plan
@@ -256,22 +266,22 @@ class Eliminator:
         ]
 
 
-def blended(none: Eliminator, one: Eliminator, times: int, finer: int = 1) -> Eliminator:
-    """Requires: eliminators of equal segments but for their bytes."""
+def holding(one: Eliminator, live: int, finer: int = 1) -> Eliminator:
+    """Of a segment that holds one microbatch, holding so many. ``finer``: this part of each, and of what is held in
+    passing."""
     made = copy.copy(one)
-    made.children = tuple(blended(a, b, times, finer) for a, b in zip(none.children, one.children, strict=True))
+    made.children = tuple(holding(child, live, finer) for child in one.children)
     numbers = one.plan.numbers.copy()
-    numbers[BYTES] = none.plan.numbers[BYTES] + times * (numbers[BYTES] - none.plan.numbers[BYTES]) // finer
+    numbers[BYTES] += live * one.saved // finer - one.saved
     numbers[TRANSIENT] //= finer
     made.plan = replace(one.plan, numbers=numbers)
-    if not made.children:
-        made._floats = numbers.astype(np.float64)
+    made._floats = {row: floats for row, floats in one._floats.items() if row not in (BYTES, TRANSIENT)}
     return made
 
 
 def tables(alike: Sequence[Eliminator], prices: Prices) -> list[FloatArray]:
     """``Run.table`` of each, without extras. Requires: eliminators of equal segments but for their numbers, as
-    ``blended`` makes them, so that one walk over the buckets does for all."""
+    ``holding`` makes them, so that one walk over the buckets does for all."""
     first = alike[0]
     if len(alike) == 1 or first.children:
         return [each.run(prices).table for each in alike]

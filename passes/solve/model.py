@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autopar.passes.problem import Chain, FloatArray, IntArray, Problem, Segment
-from autopar.passes.solve.eliminate import CAP_ENTRIES, Eliminator, Prices, blended
+from autopar.passes.solve.eliminate import CAP_ENTRIES, Eliminator, Prices, holding
 from autopar.passes.solve.plan import AHEAD, BYTES, EARLIER, NET, SYNC, TRANSIENT, Plan
 
 PIVOT_ENTRIES = 1 << 18
@@ -98,15 +98,12 @@ class ChainModel:
         return wide
 
 
-def between(none: Model, one: Model, held: int, finer: int = 1) -> Model:
-    """The model whose bytes are those of ``none`` and ``held`` times what ``one`` has more; ``finer``: of that, and of
-    what is held in passing, this part."""
+def model_holding(one: Model, live: int, finer: int = 1) -> Model:
+    """The model of a problem that holds one microbatch, holding so many. ``finer``: this part of each, and of what is
+    held in passing."""
     made = copy.copy(one)
-    made.root = blended(none.root, one.root, held, finer)
-    made.chains = tuple(
-        replace(b, eliminator=blended(a.eliminator, b.eliminator, held, finer))
-        for a, b in zip(none.chains, one.chains, strict=True)
-    )
+    made.root = holding(one.root, live, finer)
+    made.chains = tuple(replace(each, eliminator=holding(each.eliminator, live, finer)) for each in one.chains)
     return made
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.passes.problem import FORBIDDEN, FloatArray, IntArray, Segment
-from autopar.passes.solve.scheme import Bucket, scheme_of
+from autopar.passes.solve.scheme import Bucket, Scheme, scheme_of
 
 FEW, SMALL_ENTRIES = 64, 1 << 16
 """So many assignments of a plan of so many tables times variables are measured by one product, more of either by one
@@ -35,6 +35,7 @@ class Plan:
 
     domains: tuple[int, ...]
     kept: tuple[int, ...]
+    scheme: Scheme
     scopes: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
     numbers: IntArray
@@ -111,6 +112,7 @@ def make_plan(segment: Segment, *, kept: Sequence[int], extras: Sequence[tuple[i
     blocked = numbers[SYNC] >= FORBIDDEN // 2  # with what was added, which is far less
     numbers[SYNC, blocked] = FORBIDDEN
     return Plan(
-        domains=segment.domains, kept=tuple(kept), scopes=scheme.scopes, offsets=scheme.offsets, numbers=numbers,
-        blocked=blocked, extras=scheme.extras, buckets=scheme.buckets, last=scheme.last, entries=scheme.entries,
+        domains=segment.domains, kept=tuple(kept), scheme=scheme, scopes=scheme.scopes, offsets=scheme.offsets,
+        numbers=numbers, blocked=blocked, extras=scheme.extras, buckets=scheme.buckets, last=scheme.last,
+        entries=scheme.entries,
     )  # fmt: skip

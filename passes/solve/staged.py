@@ -114,8 +114,9 @@ class Costs:
 
     @functools.cached_property
     def steep(self) -> float:
-        """A price at which all memory is worth all time."""
-        free = self.divided((0.0,) * len(self.places))
+        """A price at which all memory of a place is worth all time of its calls."""
+        least = [self.first.counts[1 + number] * self._block(number, 0, 0.0).min() for number in self._chains]
+        free = float(sum(least)) / sum(at.count for at in self.places)
         return free / max(1, *(at.memory_bytes for at in self.places))
 
     def divided(self, prices: Sequence[float]) -> float:

@@ -31,7 +31,7 @@ def test_others_begin_and_end_alike_and_are_as_good_in_every_mode(name: str) -> 
     better = 0
     for number, known in enumerate(solution.calls):
         chain, values = full.problem.chains[number], known[0][1]
-        others = Placements(lean, full, LIVES, math.inf).like(number, values)
+        others = Placements(full, LIVES, math.inf).like(number, values)
         ends = *chain.inputs, *chain.shared, *chain.outputs
         assert all([other[end] for end in ends] == [values[end] for end in ends] for other in others)
         for mode in range(chain.segment.domains[0]):
@@ -63,4 +63,4 @@ def test_a_block_that_is_too_entangled_as_a_whole_has_others_too() -> None:
     most = sum(bucket.entries for bucket in decided.plan.buckets)
     with pytest.raises(LimitReachedError, match="too entangled"):
         Model(full.problem, most_joined=most)
-    assert Placements(holding(full, 0), full, LIVES, most).like(0, values)
+    assert Placements(full, LIVES, most).like(0, values)
