@@ -123,17 +123,19 @@ def test_what_stands_for_several_numbers_of_microbatches_is_a_bound_of_each() ->
     assert reached >= {(True, True), (True, False), (False, True)}
 
 
-def test_a_mesh_that_is_slow_in_any_number_of_microbatches_takes_one_problem() -> None:
-    """But no number is left out as long as one may be faster than the best plan."""
+def test_a_mesh_that_is_slow_in_any_number_of_microbatches_takes_two_problems() -> None:
+    """Of one alone, which keeps no gradients from one to the next, and of all others at once."""
     bounds, candidates = short_of_memory(batch=64)
-    one = replace(next(c for c in candidates if c.more), rung=Rung.POOLED)
-    limits = Limits(memory_bytes=bounds.memory_bytes)
-    state = searching._Search(Standing(bounds, limits), lambda _: None, False)
+    bounds.heavy.counts = counts_by_mesh(candidates)
+    mesh = replace(next(c for c in candidates if c.more), rung=Rung.POOLED)
+    state = searching._Search(Standing(bounds, Limits(memory_bytes=bounds.memory_bytes)), lambda _: None, False)
     state.standing.best_ns = 1
-    (left,) = state.raised(one)
-    assert (left.rung, left.more, bounds.problems) == (Rung.HEAVY, one.more, 1)
-    state.standing.best_ns = left.bound_ns + 1
-    assert [each.count for each in state.raised(one)] == [one.count, *one.more]
+    each = state.raised(mesh)
+    assert [one.count for one in each] == [mesh.count, *mesh.more]
+    before, raised = bounds.problems, [bounds.raised(one, enough_ns=1) for one in each]
+    assert all(one is not None and one.rung == Rung.HEAVY and one.bound_ns >= 1 for one in raised)
+    assert len(each) > 2
+    assert bounds.problems == before + 2
 
 
 def test_experts_that_nothing_splits_enough_are_ruled_out_without_a_problem_of_the_whole() -> None:
