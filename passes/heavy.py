@@ -27,10 +27,12 @@ from autopar.passes.ground import Ground
 from autopar.passes.positions import all_graphs, node_key
 from autopar.passes.problem import Chain, Problem, Segment, Table
 from autopar.passes.segments import SegmentBuilder
+from autopar.passes.solve.eliminate import Eliminator, Prices
 from autopar.passes.values import Values
 
 MODE = 0  # of a segment's variables
 DOUBLINGS = 3  # of microbatches, of which one has a problem of all that is not heavy, to bound the others
+SAFE = 1 - 1e-9  # what rounding may have added
 ROUNDED_BYTES = 64  # so much of an operation's memory may come from rounding numbers of rows
 SUMMED = ("sync_ns", "bytes", "transient_bytes", "saved_bytes")
 
@@ -92,6 +94,17 @@ def rest(model: Model, ground: Ground, microbatches: int, kept: Heavy) -> dict[s
     }  # fmt: skip
 
 
+def fastest_ns(model: Model, ground: Ground, kept: Heavy, most_joined: float) -> dict[str, dict[str, int]]:
+    """By graph and way to recompute, what all that is not heavy takes at least on the mesh of ``ground``, in one
+    microbatch. Raises LimitReachedError where it would take longer to find out."""
+    builder = _Light(model, ground, 1, kept)
+    builder.build()
+    return {
+        graph.name: _fastest_ns(builder.segments[graph.name], most_joined) for graph in all_graphs(model.graph)
+        if graph.name in builder.segments
+    }  # fmt: skip
+
+
 def build_heavy(
     model: Model, ground: Ground, microbatches: int, kept: Heavy, *, ample: bool = False
 ) -> Encoded:
@@ -106,9 +119,12 @@ def anchor(microbatches: int) -> int:
     return microbatches >> max(0, twos - least) % DOUBLINGS
 
 
-def beside_all(made: Encoded, devices: int, beside: Mapping[str, Rest], least: int, most: int) -> Problem:
+def beside_all(
+    made: Encoded, devices: int, beside: Mapping[str, Rest], least: int, most: int,
+    fastest: Mapping[str, Mapping[str, int]] | None = None, among: int = 1,
+) -> Problem:  # fmt: skip
     """A problem of heavy operations in ``least`` microbatches with all else, whose time and memory are those of one
-    device, by graph.
+    device, by graph. ``fastest``: its time on ``among`` devices of one axis, where that is known.
 
     With the memory of ``most`` microbatches, a multiple, which hold so many times less of each. They take no less time,
     and what is legal in so many is in fewer, so it bounds all multiples of ``least`` that divide ``most``.
@@ -126,6 +142,9 @@ def beside_all(made: Encoded, devices: int, beside: Mapping[str, Rest], least: i
             name: np.array([rest.share(name, mode, devices, least, most) for mode in modes], dtype=np.int64)
             for name in SUMMED
         }
+        if fastest is not None:
+            known = [fastest[segment.name][mode] * among // devices for mode in modes]
+            share["sync_ns"] = np.maximum(share["sync_ns"], np.array(known, dtype=np.int64))
         tables.append(Table(variables=(MODE,), cover_ns=share["sync_ns"], **share))  # type: ignore[arg-type]
         return replace(segment, tables=tuple(tables))
 
@@ -163,6 +182,14 @@ def _summed(builder: SegmentBuilder, parameters: set[str], microbatches: int) ->
 
     whole, rows = ({name: by_mode(sums) for name, sums in total.items()} for total in totals)
     return Rest(microbatches, whole, rows, by_mode(further))
+
+
+def _fastest_ns(builder: SegmentBuilder, most_joined: float) -> dict[str, int]:
+    """By way to recompute, the least time of a segment but for traffic that may be hidden."""
+    eliminator = Eliminator(builder.segment(), kept=(MODE,), most_joined=most_joined)
+    times = eliminator.run(Prices(time=1.0, hidden=0.0, held=0.0, transient=0.0)).table.tolist()
+    ways = list(zip((mode.recompute for mode in builder.modes), times, strict=True))
+    return {way: int(min(ns for other, ns in ways if other == way) * SAFE) for way, _ in ways}
 
 
 def computed(model: Model) -> Iterator[tuple[Key, Graph, Node]]:

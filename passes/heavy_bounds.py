@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autopar.cost_model import axis_groups
-from autopar.ir.errors import UnsupportedError
+from autopar.ir.errors import LimitReachedError, UnsupportedError
 from autopar.passes.build import Encoded
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
-from autopar.passes.heavy import Heavy, Rest, anchor, beside_all, heavy, rest
+from autopar.passes.heavy import Heavy, Rest, anchor, beside_all, fastest_ns, heavy, rest
 from autopar.passes.helper import Answer
 from autopar.passes.outer import Candidate
 from autopar.passes.pricing import Pricing
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 KEPT = 256  # problems
+# Along which operations send what grows with the work.
+SENDING_AXES = ("cp", "tp")
 
 
 @dataclass(eq=False)
@@ -35,6 +37,7 @@ class HeavyBounds:
     counts: Mapping[tuple[object, ...], Sequence[int]] = field(default_factory=dict)
     known: dict[tuple[object, ...], int | None] = field(default_factory=dict)
     rests: dict[int, dict[str, Rest] | None] = field(default_factory=dict)
+    fastest: dict[tuple[str, int], dict[str, dict[str, int]]] = field(default_factory=dict)
     latest: dict[tuple[object, ...], Encoded | None] = field(default_factory=dict)
 
     @cached_property
@@ -91,10 +94,10 @@ class HeavyBounds:
         ahead = enough_ns is None and self.bounds.helper.here  # what the longest runs say is asked for first
         if (enough_ns is not None or ahead) and not candidate.more:
             for least, most in self.runs(candidate):
-                found = self.within_run(candidate, least, most)
+                found = self.within_run(candidate, least, most, enough_ns)
                 if found is not None and (enough_ns is None or found >= enough_ns):
                     return found
-        return self.within_run(candidate, candidate.count, candidate.count)
+        return self.within_run(candidate, candidate.count, candidate.count, enough_ns)
 
     def runs(self, candidate: Candidate) -> Iterator[tuple[int, int]]:
         """Runs of several numbers of microbatches that the candidate's is among, each half as long as the one before.
@@ -108,13 +111,46 @@ class HeavyBounds:
             half = len(run) // 2
             run = run[:half] if candidate.count < run[half] else run[half:]
 
-    def within_run(self, candidate: Candidate, least: int, most: int) -> int | None:
-        """A bound of every number of microbatches from ``least`` to ``most``."""
+    def within_run(
+        self, candidate: Candidate, least: int, most: int, enough_ns: int | None = None
+    ) -> int | None:  # fmt: skip
+        """A bound of every number of microbatches from ``least`` to ``most``. One that is not ``enough_ns`` is raised
+        by what all else sends along the innermost axis, if that spans nodes."""
+        found, among = self._run_ns(candidate, least, most), self._across(candidate)
+        if found is None or enough_ns is None or found >= enough_ns or among == 1:
+            return found
+        return max(found, self._run_ns(candidate, least, most, among) or 0)
+
+    def _across(self, candidate: Candidate) -> int:
+        """How many devices the innermost axis has, if that spans nodes and operations send along it; else 1."""
+        axis, cluster = candidate.mesh.names[-1], self.bounds.cluster
+        if axis not in SENDING_AXES or axis_groups(candidate.full.axes, cluster)[axis].nodes == 1:
+            return 1
+        return candidate.mesh.size(axis)
+
+    def _fastest(self, axis: str, size: int) -> dict[str, dict[str, int]]:
+        """What is not heavy takes on so many devices of one axis; nothing where that is not known."""
+        key = axis, size
+        if key not in self.fastest:
+            bounds = self.bounds
+            model, one = bounds.model_for(None, pooled=True, alone=True), bounds.alone(axis, size)
+
+            def work() -> dict[str, dict[str, int]]:
+                try:
+                    ground = bounds.ground(model, one, inner=False)
+                    return fastest_ns(model, ground, self.kept, bounds.most_joined)
+                except (UnsupportedError, LimitReachedError):
+                    return {}
+
+            self.fastest[key], _ = bounds.helper.asked(("fastest", *key), work)
+        return self.fastest[key]
+
+    def _run_ns(self, candidate: Candidate, least: int, most: int, among: int = 1) -> int | None:
         groups = axis_groups(candidate.full.axes, self.bounds.cluster)
         near = tuple(groups[axis] for axis in candidate.mesh.names)
-        key = "alone", near, candidate.schedule, least, most, not candidate.more
+        key = "alone", near, candidate.schedule, least, most, not candidate.more, among
         if key not in self.known:
-            answer = self.bounds.asked(key, lambda: self._solved(candidate, least, most))
+            answer = self.bounds.asked(key, lambda: self._solved(candidate, least, most, among))
             self.known[key] = None if answer is None else answer.bound_ns
         return self.known[key]
 
@@ -131,13 +167,14 @@ class HeavyBounds:
             del self.latest[next(iter(self.latest))]
         return made
 
-    def _solved(self, candidate: Candidate, least: int, most: int) -> Answer | None:
+    def _solved(self, candidate: Candidate, least: int, most: int, among: int) -> Answer | None:
         """In ``least`` microbatches, holding what ``most`` do: a bound of all numbers between."""
         beside, made = self.beside(least), self._encoded(candidate, least)
         if made is None or beside is None:
             return None
         devices = math.prod(size for _, size in candidate.mesh.axes)
-        problem = beside_all(made, devices, beside, least, most)
+        fastest = self._fastest(candidate.mesh.names[-1], among) if among > 1 else {}
+        problem = beside_all(made, devices, beside, least, most, fastest or None, among)
         places = 1 if candidate.shape is None else candidate.shape.places
         memory = UNLIMITED_BYTES if candidate.more else self.bounds.memory_bytes * places
         listed = listed_bound_ns(problem, memory)

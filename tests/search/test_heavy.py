@@ -54,9 +54,12 @@ def compared(name: str, cluster: str, batch: int, layers: int, step: int) -> Ite
                 assert raised is not None
                 yield one, f"{rung.name} in {share}", raised.bound_ns, found.objective_ns
             within.heavy.counts = counts_by_mesh(candidates)
-            for least, most in within.heavy.runs(one):
-                bound = within.heavy.within_run(one, least, most)
-                yield one, f"{least} to {most} in {share}", bound or 0, found.objective_ns
+            for least, most in ((one.count, one.count), *within.heavy.runs(one)):
+                bound = within.heavy.within_run(one, least, most) or 0
+                yield one, f"{least} to {most} in {share}", bound, found.objective_ns
+                raised_ns = within.heavy.within_run(one, least, most, UNREACHABLE_NS) or 0
+                if raised_ns > bound:
+                    yield one, f"{least} to {most} across nodes in {share}", raised_ns, found.objective_ns
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,7 @@ def test_no_bound_from_experts_is_above_a_placement(
     assert [case for case in found if case[2] > case[3]] == []
     assert any(case[2] > 0.5 * case[3] for case in found if "HEAVY" in case[1])
     assert any(case[2] > 0.5 * case[3] for case in found if " to " in case[1])
+    assert any("across nodes" in case[1] for case in found)
 
 
 def short_of_memory(batch: int) -> tuple[Bounds, list[Candidate]]:
