@@ -94,7 +94,7 @@ class Bounds:
         return MOST_JOINED if self.searched else math.inf
 
     @cached_property
-    def _kinds(self) -> Kinds:
+    def kinds(self) -> Kinds:
         return Kinds(self.model, self.positions)
 
     def model_of(self, candidate: Candidate) -> Model:
@@ -191,7 +191,7 @@ class Bounds:
                 groups=axis_groups(candidate.full.axes, self.cluster), uneven=candidate.uneven,
                 known_ns=self.known_ns,
             )  # fmt: skip
-            return Ground(model, replace(self.positions, inner=inner), pricing, self._kinds, timeless)
+            return Ground(model, replace(self.positions, inner=inner), pricing, self.kinds, timeless)
 
         return self.grounds.of(candidate, model.settings.constraints, inner=inner, make=make)
 
@@ -247,7 +247,7 @@ class Bounds:
         """
         inner = axis != SEARCHED_AXES[-1] or axis != mesh.names[-1]
         counts = (n for n in range(2, size + 1) if size % n == 0)
-        least = next(n for n in counts if inner or self._kinds.stand_for(axis, n, size))
+        least = next(n for n in counts if inner or self.kinds.stand_for(axis, n, size))
         near = self.cluster.gpus_per_node
         across = near % least != 0 and (inner or least % near != 0)
         if not self.cluster.has_equal_nodes or (across and near > 1):
@@ -283,7 +283,7 @@ class Bounds:
             fewer = [
                 n for n in range(2, size)
                 if size % n == 0 and (near % n == 0 or (last and n % near == 0))
-                and (not last or self._kinds.stand_for(axis, n, size))
+                and (not last or self.kinds.stand_for(axis, n, size))
             ]  # fmt: skip
             counts = [*fewer, *counts]
             here = axis_groups(candidate.full.axes, self.cluster)[axis].ranks_per_node

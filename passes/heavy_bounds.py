@@ -115,18 +115,27 @@ class HeavyBounds:
         self, candidate: Candidate, least: int, most: int, enough_ns: int | None = None
     ) -> int | None:  # fmt: skip
         """A bound of every number of microbatches from ``least`` to ``most``. One that is not ``enough_ns`` is raised
-        by what all else sends along the innermost axis, if that spans nodes."""
-        found, among = self._run_ns(candidate, least, most), self._across(candidate)
-        if found is None or enough_ns is None or found >= enough_ns or among == 1:
+        by what all else sends along the innermost axis, if that lies across nodes."""
+        found = self._run_ns(candidate, least, most)
+        if found is None or enough_ns is None:
             return found
-        return max(found, self._run_ns(candidate, least, most, among) or 0)
+        for among in self._across(candidate):
+            if found >= enough_ns:
+                break
+            found = max(found, self._run_ns(candidate, least, most, among) or 0)
+        return found
 
-    def _across(self, candidate: Candidate) -> int:
-        """How many devices the innermost axis has, if that spans nodes and operations send along it; else 1."""
+    def _across(self, candidate: Candidate) -> Iterator[int]:
+        """So many devices of the innermost axis, if that lies across nodes: the fewest that do, and all that there
+        are."""
         axis, cluster = candidate.mesh.names[-1], self.bounds.cluster
         if axis not in SENDING_AXES or axis_groups(candidate.full.axes, cluster)[axis].nodes == 1:
-            return 1
-        return candidate.mesh.size(axis)
+            return
+        size, two_nodes = candidate.mesh.size(axis), 2 * cluster.gpus_per_node
+        even = cluster.has_equal_nodes and size > two_nodes and size % two_nodes == 0
+        if even and self.bounds.kinds.stand_for(axis, two_nodes, size):
+            yield two_nodes
+        yield size
 
     def _fastest(self, axis: str, size: int) -> dict[str, dict[str, int]]:
         """What is not heavy takes on so many devices of one axis; nothing where that is not known."""
