@@ -109,10 +109,13 @@ def convert(src: Layout, dst: Layout, shape: tuple[int, ...], *, grad: bool) -> 
 
 def only_axis(src: Layout, dst: Layout, shape: tuple[int, ...]) -> str | None:
     """The axis that is to change, where it is the only one and may do so at once."""
-    pending = [
-        axis for axis, have, need in zip(src.mesh.names, src.placements, dst.placements, strict=True) if have != need
-    ]
-    return pending[0] if len(pending) == 1 and dst.problem(shape) is None else None
+    found = None
+    for axis, have, need in zip(src.mesh.names, src.placements, dst.placements, strict=True):
+        if have is not need and have != need:
+            if found is not None:
+                return None
+            found = axis
+    return found if dst.problem(shape) is None else None
 
 
 def _readiness(now: Layout, dst: Layout, axis: str, shape: tuple[int, ...]) -> int | None:
@@ -148,6 +151,7 @@ _CHANGES: dict[tuple[str, str], tuple[str, str]] = {
 }
 
 
+@functools.lru_cache(maxsize=1 << 10)
 def _letter(placement: Placement) -> str:
     match placement:
         case Shard():

@@ -55,6 +55,7 @@ def placed(model: Model, assignment: Assignment) -> Iterator[tuple[Graph, Varian
 def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: int) -> Iterator[Work]:
     """What training runs, node by node; of what runs before the first microbatch, once for the whole batch."""
     time = _timing(model, assignment) if MICROBATCH_AXIS in assignment.mesh.names else None
+    known: dict[object, tuple[OpCost | None, OpCost | None, int]] = {}  # calls have most ways to place a node in common
     for graph, variant, count in placed(model, assignment):
         for node in graph.nodes:
             name = node.results[0].name
@@ -65,14 +66,16 @@ def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: i
             if time is not None and graph is model.graph and name not in time.late:
                 continue
             key, chosen = node_key(graph, node), variant.nodes[name]
-            types = model.types(graph, node)
-            forward, backward = pricing.op_costs(node, model.rules[key], chosen, model.shapes[key], types)
+            if (key, id(chosen)) not in known:
+                types = model.types(graph, node)
+                costs = pricing.op_costs(node, model.rules[key], chosen, model.shapes[key], types)
+                known[key, id(chosen)] = *costs, _flops(node, model, key, chosen, types, pricing)
+            forward, backward, flops = known[key, id(chosen)]
             times = count * microbatches
             yield Work(
                 node=node, forward=forward, backward=backward,
-                forward_count=times * again(variant.mode, node), backward_count=times,
-                flops=times * _flops(node, model, key, chosen, types, pricing),
-            )  # fmt: skip
+                forward_count=times * again(variant.mode, node), backward_count=times, flops=times * flops,
+            )
 
 
 def _timing(model: Model, assignment: Assignment) -> Timing:

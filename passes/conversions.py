@@ -93,7 +93,8 @@ class Conversions:
             return never
         if (found := self.changes(fact, have, need)) is None:
             return never
-        ahead, *others = map(sum, zip(*[self.pricing.change_ns(change, fact) for change in found], strict=True))
+        each = [self.pricing.change_ns(change, fact) for change in found]
+        ahead, *others = each[0] if len(each) == 1 else map(sum, zip(*each, strict=True))
         return min(FORBIDDEN, ahead), *others
 
     def matrix(

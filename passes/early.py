@@ -122,7 +122,7 @@ def origin(name: str) -> str:
 
 def leaves_time(have: Layout, need: Layout) -> bool:
     """Whether the two differ over time."""
-    return MICROBATCH_AXIS in have.mesh.names and have[MICROBATCH_AXIS] != need[MICROBATCH_AXIS]
+    return have.mesh.names[-1:] == (MICROBATCH_AXIS,) and have.placements[-1] != need.placements[-1]
 
 
 def without_time(layout: Layout) -> Layout:

@@ -11,11 +11,12 @@ import warnings
 from dataclasses import dataclass
 
 from autopar.ir.errors import IslandWarning
-from autopar.ir.graph import Node
+from autopar.ir.graph import SOURCES, Node
 from autopar.ir.optable import ISLAND, row
 from autopar.passes.account import Work, compute_ns, work
 from autopar.passes.assignment import Assignment
 from autopar.passes.build import Model
+from autopar.passes.positions import all_graphs
 from autopar.passes.pricing import Pricing
 
 
@@ -27,7 +28,9 @@ class _Found:
 
 def warn_of_islands(model: Model, assignment: Assignment, pricing: Pricing, microbatches: int) -> None:
     """One IslandWarning an operation, with where it stands first and what to do; none on a single device."""
-    if pricing.cluster.world_size == 1:
+    nodes = (node for graph in all_graphs(model.graph) for node in graph.nodes)
+    some = any(node.target not in (*SOURCES, "call") and row(node) is ISLAND for node in nodes)
+    if pricing.cluster.world_size == 1 or not some:
         return
     items = list(work(model, assignment, pricing, microbatches))
     found: dict[str, _Found] = {}
