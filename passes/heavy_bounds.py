@@ -53,15 +53,18 @@ class HeavyBounds:
 
     def beside(self, microbatches: int) -> dict[str, Rest] | None:
         """What is not heavy on one device, in so many microbatches or fewer; None where that cannot be."""
-        count = anchor(microbatches)
-        if count not in self.rests:
-            model = self.bounds.model_for(None, pooled=True, alone=True)
-            one = replace(self.bounds.alone("dp", 1), count=count)
+        count, bounds = anchor(microbatches), self.bounds
+
+        def work() -> dict[str, Rest]:
+            model, one = bounds.model_for(None, pooled=True, alone=True), replace(bounds.alone("dp", 1), count=count)
             try:
-                self.rests[count] = rest(model, self.bounds.ground(model, one, inner=False), count, self.kept)
+                return rest(model, bounds.ground(model, one, inner=False), count, self.kept)
             except UnsupportedError as error:
-                self.rests[count] = None
-                self.bounds.uncut.setdefault(count, error)
+                bounds.uncut.setdefault(count, error)
+                return {}
+
+        if count not in self.rests:
+            self.rests[count] = bounds.helper.asked(("rest", count), work)[0] or None
         return self.rests[count]
 
     @cached_property

@@ -182,7 +182,8 @@ class _GraphLowering:
         self._emit(node, (layout,))
         if node.target != "param" or name not in self.needs or not self._fact(name).grad:
             return
-        self.owned[name] = runtime_axes(layout, self.needs[name], trainable=bool(self._fact(name).type.shape))
+        needs, trainable = tuple(self.needs[name]), bool(self._fact(name).type.shape)
+        self.owned[name] = runtime_axes(layout, needs, trainable=trainable)
         for axis in (*self.owned[name], *((MICROBATCH_AXIS,) if MICROBATCH_AXIS in self.mesh.names else ())):
             self._runtime_owned(name, axis)
 

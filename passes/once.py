@@ -7,7 +7,8 @@ marked ``owner="step"``: the runtime leaves them out of a step's backward and do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from autopar.ir.graph import Graph, Node
@@ -19,8 +20,9 @@ Source = tuple[str, str]
 Axes = frozenset[str]
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def step_axes(
-    storage: Layout, needs: Sequence[Layout], owned: Sequence[str], *, trainable: bool
+    storage: Layout, needs: tuple[Layout, ...], owned: tuple[str, ...], *, trainable: bool
 ) -> tuple[str, ...]:
     """Axes whose sum waits for the end of the step: not the runtime's, whole in storage, each use a part."""
     return tuple(

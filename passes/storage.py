@@ -8,6 +8,7 @@ the graph owns it. Exactly one of the two does (``owner``).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from autopar.cost_model import OpCost, slowest_compute_s
@@ -35,7 +36,9 @@ def storages(demands: Sequence[Layout], shape: tuple[int, ...]) -> tuple[Layout,
     return tuple(dict.fromkeys(found))
 
 
-def runtime_axes(storage: Layout, needs: Sequence[Layout], *, trainable: bool) -> tuple[str, ...]:
+# Parameters of one shape ask alike, and each twice: what is kept, and how it comes to where it is used.
+@functools.lru_cache(maxsize=1 << 14)
+def runtime_axes(storage: Layout, needs: tuple[Layout, ...], *, trainable: bool) -> tuple[str, ...]:
     """Axes whose reduction the runtime owns: every use returns a partial gradient there, and it may cut the storage.
 
     ``trainable``: and no single number, which FSDP2 refuses: its gradient is added up at the end of the step.
@@ -48,7 +51,7 @@ def runtime_axes(storage: Layout, needs: Sequence[Layout], *, trainable: bool) -
     )  # fmt: skip
 
 
-def settled_axes(storage: Layout, needs: Sequence[Layout], *, trainable: bool) -> tuple[str, ...]:
+def settled_axes(storage: Layout, needs: tuple[Layout, ...], *, trainable: bool) -> tuple[str, ...]:
     """Axes whose sum of gradients no operation's backward waits for: the runtime's, and those of the step's end."""
     owned = runtime_axes(storage, needs, trainable=trainable)
     return (*owned, *step_axes(storage, needs, owned, trainable=trainable))
