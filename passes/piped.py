@@ -76,7 +76,8 @@ class Pipelines:
 
     def _counted(self, first: Candidate, fewest: Shape, counts: Sequence[int]) -> dict[int, int] | None:
         """Of ``counts``, multiples of those microbatches of ``first``, what each takes at least, from the last one on
-        until it and all before it are no faster than the best plan. None where it cannot be placed."""
+        until it and all before it are no faster than the best plan; of a mixture also of those of ``first``, unless its
+        experts say as much. None where it cannot be placed."""
         bounds, parts = self.standing.bounds, _parts(fewest.places, GROUPS)
         made = bounds.encode(first, fewest.schedule) if counts else None
         if made is None:
@@ -94,6 +95,11 @@ class Pipelines:
                     break
             else:
                 break
+        above = self.standing.above(first)
+        if bounds.heavy.there and (above is None or (bounds.heavy.bound_ns(first, above) or 0) < above):
+            slow_ns = math.inf if above is None else above / fewest.places
+            each_ns = costs.like(staging.places(parts)).undivided_ns(slow_ns)
+            found[fewest.microbatches] = fewest.places * each_ns
         return found
 
     def staged(self, candidate: Candidate, shape: Shape) -> Candidate | None:

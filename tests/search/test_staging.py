@@ -10,6 +10,8 @@ import pytest
 
 from autopar.ir.mesh import Mesh
 from autopar.passes.bounds import Bounds
+from autopar.passes.found import Limits
+from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.outer import Candidate, of_mesh
 from autopar.passes.piped import Pipelines
 from autopar.passes.solve import Costs, undivided_bound_ns
@@ -18,6 +20,7 @@ from autopar.passes.standing import Standing
 from tests.search.staged import CASES, pipelines
 
 RUNS = [range(1), range(1, 3), range(3, 4)]
+TIGHT = 100 << 30
 SHARES = (1 << 60, 30 << 30, 12 << 30, 6 << 30)
 
 
@@ -74,6 +77,24 @@ def test_numbers_that_are_no_multiples_are_bounded_by_none() -> None:
     pipes.alike[full.axes, known[0].shape] = {16: 2_500_000, 8: 3_200_000}
     found = [pipes.shared(one, one.shape) for one in known if one.shape is not None]
     assert tuple(one.bound_ns for one in found if one is not None) == (0, 0, 3_200_000, 2_500_000)
+
+
+@pytest.mark.parametrize(("name", "told"), [("deepseek-v3", True), ("llama3-8b", False)])
+def test_the_fewest_microbatches_of_a_mixture_are_bounded_beside_all_others(name: str, told: bool) -> None:
+    """As closely as by their own problem, without another one; no plan takes less, where memory costs time."""
+    bounds, known = pipelines(name, "1f1b")
+    bounds.memory_bytes, bounds.heavy.counts = TIGHT, counts_by_mesh(known)
+    standing, fewest = Standing(bounds, Limits(memory_bytes=TIGHT)), known[0]
+    pipes = Pipelines(standing)
+    assert fewest.shape is not None
+    before = bounds.problems
+    shared = pipes.shared(fewest, fewest.shape)
+    assert bounds.problems == before + 1
+    staged = pipes.staged(fewest, fewest.shape)
+    assert shared is not None and staged is not None
+    assert shared.bound_ns > 0.99 * staged.bound_ns if told else shared.bound_ns == 0
+    assert pipes.settle(fewest, fewest.shape) and standing.best is not None
+    assert shared.step_bound_ns <= standing.best.objective_ns
 
 
 @pytest.mark.parametrize("name", CASES)
