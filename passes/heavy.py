@@ -25,7 +25,7 @@ from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
 from autopar.passes.positions import all_graphs, node_key
-from autopar.passes.problem import Chain, Problem, Segment, Table
+from autopar.passes.problem import FORBIDDEN, Chain, Problem, Segment, Table
 from autopar.passes.segments import SegmentBuilder
 from autopar.passes.solve.eliminate import Eliminator, Prices
 from autopar.passes.values import Values
@@ -185,11 +185,12 @@ def _summed(builder: SegmentBuilder, parameters: set[str], microbatches: int) ->
 
 
 def _fastest_ns(builder: SegmentBuilder, most_joined: float) -> dict[str, int]:
-    """By way to recompute, the least time of a segment but for traffic that may be hidden."""
+    """By way to recompute, the least time of a segment but for traffic that may be hidden; 0 where nothing is legal."""
     eliminator = Eliminator(builder.segment(), kept=(MODE,), most_joined=most_joined)
     times = eliminator.run(Prices(time=1.0, hidden=0.0, held=0.0, transient=0.0)).table.tolist()
     ways = list(zip((mode.recompute for mode in builder.modes), times, strict=True))
-    return {way: int(min(ns for other, ns in ways if other == way) * SAFE) for way, _ in ways}
+    least = {way: min(ns for other, ns in ways if other == way) for way, _ in ways}
+    return {way: int(ns * SAFE) if ns < FORBIDDEN else 0 for way, ns in least.items()}
 
 
 def computed(model: Model) -> Iterator[tuple[Key, Graph, Node]]:

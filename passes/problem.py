@@ -111,8 +111,11 @@ class Segment:
     @cached_property
     def saved(self) -> IntArray:
         """[entry]: ``saved_bytes`` of all tables one after the other."""
-        each = (table.sync_ns * 0 if table.saved_bytes is None else table.saved_bytes for table in self.tables)
-        return np.concatenate([np.zeros(0, dtype=np.int64), *map(np.ravel, each)])
+        laid_out = np.zeros(self.offsets[-1], dtype=np.int64)
+        for start, end, table in zip(self.offsets, self.offsets[1:], self.tables, strict=False):
+            if table.saved_bytes is not None:
+                laid_out[start:end] = table.saved_bytes.ravel()
+        return laid_out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
