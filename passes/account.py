@@ -55,7 +55,8 @@ def placed(model: Model, assignment: Assignment) -> Iterator[tuple[Graph, Varian
 def work(model: Model, assignment: Assignment, pricing: Pricing, microbatches: int) -> Iterator[Work]:
     """What training runs, node by node; of what runs before the first microbatch, once for the whole batch."""
     time = _timing(model, assignment) if MICROBATCH_AXIS in assignment.mesh.names else None
-    known: dict[object, tuple[OpCost | None, OpCost | None, int]] = {}  # calls have most ways to place a node in common
+    # by node and strategy, most of which calls have in common; the assignment keeps them, so nothing else has their ids
+    known: dict[object, tuple[OpCost | None, OpCost | None, int]] = {}
     for graph, variant, count in placed(model, assignment):
         for node in graph.nodes:
             name = node.results[0].name

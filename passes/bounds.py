@@ -19,7 +19,7 @@ from autopar.ir.errors import InfeasibleError, UnsupportedError
 from autopar.ir.mesh import Mesh
 from autopar.passes.build import Encoded, Model, build
 from autopar.passes.candidate import with_time
-from autopar.passes.candidates import SEARCHED_AXES, data_parallel, divisors
+from autopar.passes.candidates import SEARCHED_AXES, SENDING_AXES, data_parallel, divisors
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.ground import Ground
 from autopar.passes.grounds import Grounds
@@ -37,8 +37,6 @@ from autopar.passes.timeless import Timeless
 
 MOST_JOINED = 1 << 28  # some hundred times as many as problems of known models have
 BEGUN = 32  # so many bounds that may be raised further are kept
-# Axes along which devices exchange what grows with the work, however few they are.
-PRIME_AXES = ("cp", "tp")
 # Numbers of microbatches that bound all their multiples: few of them, so that many pipelines share one problem. Then as
 # many as there are, which pipelines share that split the batch otherwise.
 MANY = (16, 128)
@@ -222,11 +220,12 @@ class Bounds:
         if rung == Rung.HEAVY:
             return self.heavy.bound_ns(candidate, enough_ns)
         if rung == Rung.PRIME:
-            return max((self._prime_ns(mesh, axis, size) for axis, size in mesh.axes if axis in PRIME_AXES), default=0)
+            sending = [(axis, size) for axis, size in mesh.axes if axis in SENDING_AXES]
+            return max((self._prime_ns(mesh, axis, size) for axis, size in sending), default=0)
         if rung == Rung.SHARED:
             if not self.binds or len(mesh.axes) == 1:
                 return 0
-            axes = [axis for axis in mesh.names if axis in PRIME_AXES]
+            axes = [axis for axis in mesh.names if axis in SENDING_AXES]
             return max((self.pooled.share_ns(mesh, axis, candidate.count) for axis in axes), default=0)
         return self._axes_ns(candidate, enough_ns)
 
@@ -262,7 +261,7 @@ class Bounds:
         bound, mesh = 0, candidate.mesh
         for axis, _ in reversed(mesh.axes):
             last = axis == mesh.names[-1]
-            for count, microbatches, inside in self._fewer(candidate, axis, enough_ns) if axis in PRIME_AXES else ():
+            for count, microbatches, inside in self._fewer(candidate, axis, enough_ns) if axis in SENDING_AXES else ():
                 floor = self._floor_ns(mesh, axis, count, inner=not last, microbatches=microbatches, inside=inside)
                 bound = max(bound, floor)
                 if enough_ns is not None and bound >= enough_ns:

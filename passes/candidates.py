@@ -13,6 +13,8 @@ from autopar.ir.pipeline import PIPELINE_AXIS
 
 # Searched axes, outermost first: tensor parallelism mostly talks most and stays among neighbours.
 SEARCHED_AXES = ("dp", "cp", "ep", "tp")
+# Axes along which devices exchange what grows with the work, however few they are.
+SENDING_AXES = ("cp", "tp")
 MOST_AXES = 3  # with ep; 2 without
 # One axis over all devices that may split the batch here and parameters there: a data-parallel backbone with a
 # split classifier. Its name binds it to nothing.

@@ -28,11 +28,11 @@ from autopar.passes.positions import all_graphs, node_key
 from autopar.passes.problem import FORBIDDEN, Chain, Problem, Segment, Table
 from autopar.passes.segments import SegmentBuilder
 from autopar.passes.solve.eliminate import Eliminator, Prices
+from autopar.passes.solve.staged import SAFE
 from autopar.passes.values import Values
 
 MODE = 0  # of a segment's variables
 DOUBLINGS = 3  # of microbatches, of which one has a problem of all that is not heavy, to bound the others
-SAFE = 1 - 1e-9  # what rounding may have added
 ROUNDED_BYTES = 64  # so much of an operation's memory may come from rounding numbers of rows
 SUMMED = ("sync_ns", "bytes", "transient_bytes", "saved_bytes")
 
@@ -142,7 +142,7 @@ def beside_all(
             name: np.array([rest.share(name, mode, devices, least, most) for mode in modes], dtype=np.int64)
             for name in SUMMED
         }
-        if fastest is not None:
+        if fastest:
             known = [fastest[segment.name][mode] * among // devices for mode in modes]
             share["sync_ns"] = np.maximum(share["sync_ns"], np.array(known, dtype=np.int64))
         tables.append(Table(variables=(MODE,), cover_ns=share["sync_ns"], **share))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autopar.cost_model import axis_groups
 from autopar.ir.errors import LimitReachedError, UnsupportedError
 from autopar.passes.build import Encoded
+from autopar.passes.candidates import SENDING_AXES
 from autopar.passes.found import UNLIMITED_BYTES, UNREACHABLE_NS
 from autopar.passes.heavy import Heavy, Rest, anchor, beside_all, fastest_ns, heavy, rest
 from autopar.passes.helper import Answer
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 
 KEPT = 256  # problems
-# Along which operations send what grows with the work.
-SENDING_AXES = ("cp", "tp")
 
 
 @dataclass(eq=False)
@@ -186,7 +185,7 @@ class HeavyBounds:
             return None
         devices = math.prod(size for _, size in candidate.mesh.axes)
         fastest = self._fastest(candidate.mesh.names[-1], among) if among > 1 else {}
-        problem = beside_all(made, devices, beside, least, most, fastest or None, among)
+        problem = beside_all(made, devices, beside, least, most, fastest, among)
         places = 1 if candidate.shape is None else candidate.shape.places
         memory = UNLIMITED_BYTES if candidate.more else self.bounds.memory_bytes * places
         listed = listed_bound_ns(problem, memory)
