@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import autopar.nn
+
 ACTIVATIONS = (F.gelu, F.relu, F.silu, torch.tanh, torch.sigmoid, F.softplus, lambda x: x * x, lambda x: F.elu(x) + 1)
 
 
@@ -202,5 +204,28 @@ class Batch(Layer):
         return x - x.mean(0, keepdim=True) * self.w if self.choices[0] else x * (x.square().sum((0, 1)) + 1).rsqrt()
 
 
+class Experts(Layer):
+    """A mixture of experts with any router: few experts, some of them empty. Returns its auxiliary loss besides."""
+
+    def build(self, rng: Random) -> None:
+        prototypes = rng.choice((1, 1, 2))
+        experts = prototypes * rng.choice((2, 3, 4, 6))
+        top_k = rng.choice([k for k in (1, 1, 2, 3) if k <= experts // prototypes])
+        self.moe = autopar.nn.MoE(
+            self.dim, rng.choice((4, 6, 8)), experts, prototypes=prototypes, top_k=top_k,
+            activation=rng.choice(("silu-glu", "gelu", "relu")), gate=rng.choice(("softmax", "sigmoid")),
+            normalize=self.choices[0] and top_k > 1, capacity_factor=rng.choice((None, None, 0.5, 1.0)),
+            balance_loss=rng.choice((0.0, 0.1)), z_loss=rng.choice((0.0, 0.1)), dtype=torch.float64,
+        )  # fmt: skip
+        with torch.no_grad():
+            for weight in self.moe.router.parameters():
+                weight.mul_(3.0)  # choices far from even
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        made = self.moe(x)
+        return made.hidden, made.loss
+
+
 LAYERS: tuple[type[Layer], ...] = (Mlp, Mlp, LowRank, Attention, Attention, Norm, Norm, Mix, Heads, Pieces, Choose)
 COUPLING: tuple[type[Layer], ...] = (Batch,)
+MIXTURES: tuple[type[Layer], ...] = (Experts, Experts, Experts, Mlp, Attention, Norm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.fuzz.layers import COUPLING, LAYERS, Layer
+from tests.fuzz.layers import COUPLING, LAYERS, Experts, Layer
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,20 @@ class Stack(nn.Module):
         )
         self.residual = residual
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, auxiliary: Tensor | None) -> tuple[Tensor, Tensor | None]:
         for layer, residual in zip(self.layers, self.residual, strict=True):
-            x = x + layer(x) if residual else layer(x)
-        return x
+            made = layer(x)
+            if isinstance(layer, Experts):
+                made, loss = made
+                auxiliary = loss if auxiliary is None else auxiliary + loss
+            x = x + made if residual else made
+        return x, auxiliary
 
 
 class Model(nn.Module):
-    """``forward(ids or x, labels) -> loss``; a function of the seed alone."""
+    """``forward(ids or x, labels) -> loss``; a function of the seed alone. ``layers``: kinds of them."""
 
-    def __init__(self, rng: Random, sizes: Sizes) -> None:
+    def __init__(self, rng: Random, sizes: Sizes, layers: Sequence[type[Layer]] = LAYERS) -> None:
         super().__init__()
         self.sizes = sizes
         self.tokens = rng.random() < 0.6
@@ -54,7 +59,7 @@ class Model(nn.Module):
         else:
             self.enter = nn.Linear(3, sizes.dim, dtype=torch.float64)
         self.place = nn.Parameter(torch.randn(sizes.seq, sizes.dim, dtype=torch.float64) * 0.1)
-        kinds = [rng.choice(LAYERS) for _ in range(rng.choice((1, 2, 3, 4)))]
+        kinds = [rng.choice(layers) for _ in range(rng.choice((1, 2, 3, 4)))]
         if rng.random() < 0.1:
             kinds.append(rng.choice(COUPLING))
         seeds = [rng.randrange(10**6) for _ in kinds]
@@ -69,8 +74,13 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         h: Tensor = (self.embed(x) if self.tokens else self.enter(x)) + self.place
+        auxiliary: Tensor | None = None
         for stack in self.stacks:
-            h = stack(h)
+            h, auxiliary = stack(h, auxiliary)
+        loss = self._loss(h, labels)
+        return loss if auxiliary is None else loss + auxiliary
+
+    def _loss(self, h: Tensor, labels: Tensor) -> Tensor:
         logits: Tensor = self.head(h)
         flat, targets = logits.view(-1, self.sizes.classes), labels.view(-1)
         assert isinstance(self.weights, Tensor)

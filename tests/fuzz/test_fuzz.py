@@ -17,9 +17,10 @@ from tests.fuzz.fuzz import Outcome, run_case
 FIXED = range(36)
 
 
-def test_random_plans_of_random_models_are_right() -> None:
+@pytest.mark.parametrize(("mixture", "seeds"), [(False, FIXED[:24]), (True, FIXED[:10])])
+def test_random_plans_of_random_models_are_right(mixture: bool, seeds: range) -> None:
     """Always the same cases. Few are refused, and those because they want microbatches that couple samples."""
-    outcomes = [run_case(seed) for seed in FIXED[:24]]
+    outcomes = [run_case(seed, mixture=mixture) for seed in seeds]
     refused = [outcome for outcome in outcomes if outcome.refused]
     assert all("microbatches" in outcome.refused for outcome in refused), refused
     assert len(refused) < len(outcomes) / 3
@@ -47,7 +48,7 @@ def _wrong(seed: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_random_models_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
-    """As many cases as the minutes allow, each from its own seed, which a failure names."""
+    """As many cases as the minutes allow, each from its own seed, which a failure names; every other a mixture."""
     minutes = float(os.environ.get("AUTOPAR_FUZZ_MINUTES", "10"))
     first = int(os.environ.get("AUTOPAR_FUZZ_SEED", "0")) or time.time_ns() % 10**9 + 1000
     with capsys.disabled():
@@ -58,7 +59,7 @@ def test_random_models_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) 
     seed = first
     while time.monotonic() < end:
         try:
-            outcomes.append(run_case(seed))
+            outcomes.append(run_case(seed, mixture=bool(seed % 2)))
         except Exception as error:  # noqa: BLE001 — whatever it is, the other seeds are tried as well
             wrong.append(f"{type(error).__name__}: {error}\n  " + "\n  ".join(getattr(error, "__notes__", [])))
         seed += 1
