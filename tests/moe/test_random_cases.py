@@ -1,0 +1,70 @@
+"""Random mixtures on random meshes of four processes train as on one device.
+
+``AUTOPAR_FUZZ_MINUTES`` (5) is the budget, ``AUTOPAR_FUZZ_SEED`` (0: by the clock) the first seed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from random import Random
+from typing import Any
+
+import pytest
+
+from autopar.errors import UsageError
+from tests import harness
+from tests.families.mixtures import MIXTURES
+from tests.moe import ranks
+from tests.moe.ranks import LAYERS, Case
+
+MESHES: tuple[dict[str, int], ...] = (
+    {"ep": 4}, {"tp": 4}, {"dp": 4}, {"dp": 2, "ep": 2}, {"ep": 2, "dp": 2}, {"ep": 2, "tp": 2}, {"tp": 2, "ep": 2},
+    {"dp": 2, "tp": 2}, {"cp": 2, "ep": 2}, {"pp": 2, "ep": 2}, {"pp": 2, "tp": 2}, {"pp": 2, "dp": 2},
+)  # fmt: skip
+ROUTED = ("mixtral", "qwen3-moe", "deepseek-v3", "gpt-oss", "olmoe", "granite-moe", *LAYERS)
+"""Whose routers ``ranks.built`` knows."""
+
+
+def drawn(seed: int) -> Case:
+    rng = Random(seed)
+    mesh, family = rng.choice(MESHES), rng.choice([*LAYERS, *(family.name for family in MIXTURES)])
+    options: dict[str, Any] = {}
+    if rng.random() < 0.6:
+        options["zero"] = rng.choice((0, 1, 2, 3))
+    if rng.random() < 0.5:
+        options["recompute"] = rng.choice(("full", "selective", "none"))
+    if "pp" in mesh:
+        options |= {"num_microbatches": rng.choice((2, 4)), "schedule": rng.choice(("1f1b", "gpipe"))}
+    elif rng.random() < 0.5:
+        options["num_microbatches"] = 2
+    routings = ["own"]
+    if family in ROUTED:
+        routings += ["own", "skewed"]
+    if family in LAYERS and "cp" not in mesh:  # where the order of sums would say which of equally good experts is next
+        routings.append("same")
+    return Case(family=family, mesh=mesh, options=options, routing=rng.choice(routings))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_random_cases_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
+    minutes = float(os.environ.get("AUTOPAR_FUZZ_MINUTES", "5"))
+    seed = int(os.environ.get("AUTOPAR_FUZZ_SEED", "0")) or time.time_ns() % 10**9
+    with capsys.disabled():
+        print(f"\nrandom mixtures for {minutes} minutes from AUTOPAR_FUZZ_SEED={seed}")
+    end, right, refused, wrong = time.monotonic() + minutes * 60, 0, 0, list[str]()
+    while time.monotonic() < end:
+        case = drawn(seed)
+        try:
+            harness.run_processes(case.world, ranks.trained, case, timeout_s=300)
+            right += 1
+        except AssertionError as error:
+            known = UsageError.__name__ in str(error)
+            refused += known
+            wrong += [] if known else [f"seed {seed}: {case}\n{error}"]
+        seed += 1
+    with capsys.disabled():
+        print(f"{right} right, {refused} refused, {len(wrong)} wrong")
+    assert not wrong, "\n\n".join(wrong)
+    assert right > refused
