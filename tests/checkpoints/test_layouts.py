@@ -41,7 +41,7 @@ RUNS: dict[str, tuple[Case, tuple[Case, ...]]] = {
 }  # fmt: skip
 # What the others hold already, in another way.
 SLOW_NAMES = ("scaled", "dropout", "never used", "averages", "batch norm 2d")
-SLOW_OPTIMIZERS = ("sgd", "adagrad")
+SLOW_OPTIMIZERS = ("sgd", "momentum", "adagrad")
 SLOW = [
     run for run, (first, _) in RUNS.items()
     if first.name in SLOW_NAMES or first.optimizer in SLOW_OPTIMIZERS or first.mesh in ({"dp": 1}, {"pp": 2, "dp": 2})

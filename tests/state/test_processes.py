@@ -18,12 +18,12 @@ ONE = [Case(name=name, mesh={"dp": 1}) for name in ("residual", "averages", "opt
 TWO = [
     *(
         Case(name=name, mesh=mesh)
-        for name in ("tied", "batch norm 2d", "auxiliary") for mesh in ({"dp": 2}, {"tp": 2})
+        for name in ("tied", "batch norm 2d") for mesh in ({"dp": 2}, {"tp": 2})
     ),
-    *(Case(name=name, mesh={"dp": 2}) for name in ("reused", "averages", "codebook")),
+    *(Case(name=name, mesh={"dp": 2}) for name in ("auxiliary", "reused", "averages", "codebook")),
     *(
         Case(name=name, mesh={"dp": 2}, options={"recompute": "full", "zero": zero})
-        for name in ("moving", "scaled") for zero in (0, 3)
+        for name, zero in (("moving", 0), ("scaled", 3))
     ),
     *(Case(name=name, mesh={"dp": 2}) for name in ("nested", "options", "absent", "tuple", "expanded", "integers")),
     Case(name="synchronised", mesh={"dp": 2}), Case(name="sliced", mesh={"tp": 2}),
@@ -32,9 +32,12 @@ TWO = [
 ]  # fmt: skip
 MORE = [
     *(Case(name="residual", mesh=mesh) for mesh in ({"dp": 2}, {"tp": 2})),
-    *(Case(name="residual", mesh={"dp": 2}, options={"recompute": "full", "zero": zero}) for zero in (0, 3)),
+    *(
+        Case(name=name, mesh={"dp": 2}, options={"recompute": "full", "zero": zero})
+        for name, zero in (("residual", 0), ("residual", 3), ("moving", 3), ("scaled", 0))
+    ),
     *(Case(name="scaled", mesh={"dp": 2}, options={"zero": zero, "num_microbatches": 2}) for zero in (0, 2)),
-    *(Case(name=name, mesh={"tp": 2}) for name in ("reused", "averages", "codebook")),
+    *(Case(name=name, mesh={"tp": 2}) for name in ("auxiliary", "reused", "averages", "codebook")),
     *(Case(name="resnet", mesh=mesh) for mesh in ({"dp": 2}, {"tp": 2})),
     Case(name="segformer", mesh={"dp": 2}),
 ]
