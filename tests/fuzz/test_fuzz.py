@@ -1,18 +1,13 @@
-"""Random models under random plans compute what plain torch computes.
-
-``AUTOPAR_FUZZ_MINUTES`` (10) is the budget of the long run, ``AUTOPAR_FUZZ_SEED`` (0: by the clock) its first seed.
-"""
+"""Random models under random plans compute what plain torch computes."""
 
 from __future__ import annotations
-
-import os
-import time
 
 import pytest
 
 from autopar.ir.errors import VerificationError
 from autopar.ir.optable import TABLE, rule
-from tests.fuzz.fuzz import Outcome, run_case
+from tests.fuzz.budget import tried
+from tests.fuzz.fuzz import run_case
 
 FIXED = range(36)
 
@@ -48,26 +43,9 @@ def _wrong(seed: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_random_models_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
-    """As many cases as the minutes allow, each from its own seed, which a failure names; every other a mixture."""
-    minutes = float(os.environ.get("AUTOPAR_FUZZ_MINUTES", "10"))
-    first = int(os.environ.get("AUTOPAR_FUZZ_SEED", "0")) or time.time_ns() % 10**9 + 1000
-    with capsys.disabled():
-        print(f"\nfuzzing for {minutes} minutes from AUTOPAR_FUZZ_SEED={first}")
-    end = time.monotonic() + minutes * 60
-    wrong: list[str] = []
-    outcomes: list[Outcome] = []
-    seed = first
-    while time.monotonic() < end:
-        try:
-            outcomes.append(run_case(seed, mixture=bool(seed % 2)))
-        except Exception as error:  # noqa: BLE001 — whatever it is, the other seeds are tried as well
-            wrong.append(f"{type(error).__name__}: {error}\n  " + "\n  ".join(getattr(error, "__notes__", [])))
-        seed += 1
-    refused = sum(bool(outcome.refused) for outcome in outcomes)
-    with capsys.disabled():
-        print(f"{seed - first} cases: {len(outcomes) - refused} right, {refused} refused, {len(wrong)} wrong")
-    assert not wrong, "\n\n".join(wrong)
-    assert len(outcomes) > 2 * refused
+    """Each from its own seed, which a failure names; every other a mixture."""
+    right, refused = tried(lambda seed: bool(run_case(seed, mixture=bool(seed % 2)).refused), 10, capsys)
+    assert right > refused
 
 
 def test_a_gradient_that_is_noise_on_one_device_too_is_not_held_against_a_plan() -> None:

@@ -1,20 +1,15 @@
-"""Random mixtures on random meshes of four processes train as on one device.
-
-``AUTOPAR_FUZZ_MINUTES`` (5) is the budget, ``AUTOPAR_FUZZ_SEED`` (0: by the clock) the first seed.
-"""
+"""Random mixtures on random meshes of four processes train as on one device."""
 
 from __future__ import annotations
 
-import os
-import time
 from random import Random
 from typing import Any
 
 import pytest
 
-from autopar.errors import UsageError
 from tests import harness
 from tests.families.mixtures import MIXTURES
+from tests.fuzz.budget import tried
 from tests.moe import ranks
 from tests.moe.ranks import LAYERS, Case
 
@@ -49,22 +44,14 @@ def drawn(seed: int) -> Case:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_random_cases_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
-    minutes = float(os.environ.get("AUTOPAR_FUZZ_MINUTES", "5"))
-    seed = int(os.environ.get("AUTOPAR_FUZZ_SEED", "0")) or time.time_ns() % 10**9
-    with capsys.disabled():
-        print(f"\nrandom mixtures for {minutes} minutes from AUTOPAR_FUZZ_SEED={seed}")
-    end, right, refused, wrong = time.monotonic() + minutes * 60, 0, 0, list[str]()
-    while time.monotonic() < end:
+    def run(seed: int) -> bool:
         case = drawn(seed)
         try:
             harness.run_processes(case.world, ranks.trained, case, timeout_s=300)
-            right += 1
         except AssertionError as error:
-            known = UsageError.__name__ in str(error)
-            refused += known
-            wrong += [] if known else [f"seed {seed}: {case}\n{error}"]
-        seed += 1
-    with capsys.disabled():
-        print(f"{right} right, {refused} refused, {len(wrong)} wrong")
-    assert not wrong, "\n\n".join(wrong)
-    assert right > refused
+            error.add_note(str(case))
+            raise
+        return False
+
+    right, _ = tried(run, 5, capsys)
+    assert right
