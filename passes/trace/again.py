@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType
+from types import FunctionType, NoneType
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ _OF_LOSS = "loss_fn"
 _DEEP = 4  # containers in containers that are looked into
 # What torch and transformers keep of their own: that parameters lie together; that hooks are there, once they are.
 _THEIRS = ("_flat_weights", "_flat_weight_refs", "_forward_hooks", "_output_capturing_hooks_installed")
-_TABLES = ("_parameters", "_buffers", "_modules", *_THEIRS)
+_TABLES = frozenset(("_parameters", "_buffers", "_modules", *_THEIRS))
+_PLAIN = frozenset((bool, int, float, str, NoneType))
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def watched(model: nn.Module, loss_fn: object, left: dict[str, bool]) -> Iterato
     if isinstance(loss_fn, nn.Module):
         of_loss = list(loss_fn.named_modules(prefix=_OF_LOSS))
         tables += [(path, table) for path, module in of_loss for table in (vars(module), module._buffers)]
-    before = [{name: _told(value) for name, value in held.items()} for _, held in tables]
+    before = [{name: _told(value) for name, value in held.items() if name not in _TABLES} for _, held in tables]
     state = _state()
     try:
         yield
@@ -126,6 +127,11 @@ def seeded(low: bool) -> Iterator[None]:
 def _told(value: Any, deep: int = _DEEP) -> object:
     """What tells whether an attribute is another one: a number's value, what is in a container, else which it is. What
     a trace put there is none."""
+    kind = type(value)
+    if kind in _PLAIN:  # with empty tables, nearly all that a module has
+        return kind, value
+    if kind in (dict, OrderedDict) and not value:
+        return id(value), ()
     if isinstance(value, FunctionType) and is_ours(value.__code__.co_filename):
         return None
     if isinstance(value, (bool, int, float, str, np.generic)):

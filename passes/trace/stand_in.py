@@ -7,7 +7,7 @@ is real or on meta. All of them are on one device, whatever the model's own devi
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -122,7 +122,7 @@ def standing_in(model: nn.Module, stand_ins: StandIns, loss_fn: object = None) -
 
 
 # Others may not be written to as these are.
-_CONTAINERS = (list, dict, set, tuple, deque, OrderedDict, defaultdict, Counter)
+_CONTAINERS = frozenset((list, dict, set, tuple, deque, OrderedDict, defaultdict, Counter))
 
 
 class _Held:
@@ -131,25 +131,23 @@ class _Held:
     def __init__(self, attributes: dict[str, Any]) -> None:
         self._attributes, self._before = attributes, dict(attributes)
         self._contents: dict[int, tuple[Any, Any]] = {}
-        for value in attributes.values():
-            self._look_into(value)
+        self._look_into(attributes.values())
 
-    def _look_into(self, value: Any) -> None:
-        if isinstance(value, SimpleNamespace):
-            value = vars(value)
-        if type(value) not in _CONTAINERS or id(value) in self._contents:
-            return
-        contents = dict(value) if isinstance(value, dict) else list(value)
-        self._contents[id(value)] = value, contents
-        for each in contents.values() if isinstance(contents, dict) else contents:
-            self._look_into(each)
+    def _look_into(self, values: Iterable[Any]) -> None:
+        for each in values:
+            value = vars(each) if isinstance(each, SimpleNamespace) else each
+            if type(value) in _CONTAINERS and id(value) not in self._contents:
+                contents = dict(value) if isinstance(value, dict) else list(value)
+                self._contents[id(value)] = value, contents
+                if contents:
+                    self._look_into(contents.values() if isinstance(contents, dict) else contents)
 
     def put_back(self) -> None:
         for name in [name for name in self._attributes if name not in self._before]:
             del self._attributes[name]
         self._attributes.update(self._before)
         for value, contents in self._contents.values():
-            if isinstance(value, tuple):
+            if isinstance(value, tuple) or not (value or contents):
                 continue
             value.clear()
             value.extend(contents) if isinstance(value, (list, deque)) else value.update(contents)
