@@ -55,7 +55,7 @@ def delta_rule_rows(rule: Rule) -> None:
 def expert_rows(rule: Rule) -> None:
     # Each token goes through k of the experts: two products, gated between, of rows put in their order and back.
     rule("autopar.experts", "experts", flops="2 t k h i products e /all", saves=(0, 1, 2, 3, 4, 6),
-         moved="4 t k h e /all + 2 t k i products e /all", inner="t k i c e /all", exchanged="t k h",
-         marks="t k i marked", op_class="matmul", contiguous=("e",))  # fmt: skip
+         moved="4 t k h e /all + 2 t k i products e /all", inner="t k i c e /all", exchanged="t k h e /all",
+         marks="t k i marked e /all", op_class="matmul", contiguous=("e",))  # fmt: skip
     rule("autopar.expert_bias", "t !k, t !k, e h -> t h", partial="2", flops="2 t e h", saves=(0, 1, 2),
          contiguous=("e",))  # fmt: skip

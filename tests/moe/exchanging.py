@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -69,6 +70,23 @@ def run(routing: str, dtype: torch.dtype, transposed: bool, again: bool) -> dict
         wanted = [x for x in leaves if x.requires_grad]
         found[way] = [made.detach(), *torch.autograd.grad(made, wanted, seed(made).split(TOKENS)[rank])]
     return found
+
+
+def over_two_axes(routing: str) -> tuple[Tensor, int]:
+    """On 2 x 2 ranks whose experts are split over both axes, whose tokens over the first: this rank's part of the sum
+    for its tokens, and the numbers that it is given to send there and back."""
+    first, second = divmod(dist.get_rank(), 2)
+    stride, own = EXPERTS // 2, EXPERTS // 4
+    begin = first * stride + second * own
+    group = dist.new_group([second, 2 + second], use_local_synchronization=True).group_name
+    full = [x.detach() for x in whole(routing)]
+    halves = sum(TOKENS[:2]), sum(TOKENS[2:])
+    mine = [x[begin : begin + own] if 2 < at < 6 else x.split(halves)[first] for at, x in enumerate(full)]
+    how: dict[str, Any] = {"start": second * own, "stride": stride, "groups": (group,)}
+    with mock.patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as sends:
+        made = exchanged(*mine, gate="silu-glu", transposed=False, **how)
+    given = [call.args[1] for call in sends.call_args_list]
+    return made, sum(x.numel() for x in given if x.shape[-1] == made.shape[-1] and x.is_floating_point())
 
 
 def seed(like: Tensor) -> Tensor:

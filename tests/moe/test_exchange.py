@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests import harness
 from tests.moe import plain
-from tests.moe.exchanging import RANKS, ROUTINGS, run, seed, whole
+from tests.moe.exchanging import EXPERTS, RANKS, ROUTINGS, over_two_axes, run, seed, whole
 
 WAYS = ("flat", "in two steps")
 HOW = ((torch.float64, False, False), (torch.float64, True, True), (torch.float32, True, False))
@@ -50,3 +50,19 @@ def test_two_steps_give_the_bits_of_one(case: Case) -> None:
     for one, two in zip(of(case, "flat"), of(case, "in two steps"), strict=True):
         for first, second in zip(one, two, strict=True):
             assert torch.equal(first, second)
+
+
+@functools.cache
+def over_both() -> list[list[tuple[Tensor, int]]]:
+    return harness.run_processes(RANKS, harness.each, [(over_two_axes, (name,)) for name in ROUTINGS], timeout_s=120)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_row_goes_to_one_device_where_experts_are_split_over_two_axes(routing: str) -> None:
+    """Who has the same tokens sends those of its own experts: parts of a sum, and each choice travels once."""
+    found = [rank[[*ROUTINGS].index(routing)] for rank in over_both()]
+    made = torch.cat([found[0][0] + found[1][0], found[2][0] + found[3][0]])
+    given = whole(routing)
+    torch.testing.assert_close(made, plain.experts(*given, how="silu-glu").detach(), rtol=1e-12, atol=1e-11)
+    here = int(((given[1] >= 0) & (given[1] < EXPERTS)).sum())
+    assert sum(numbers for _, numbers in found) == 2 * here * given[0].shape[1]

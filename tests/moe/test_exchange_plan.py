@@ -13,6 +13,7 @@ from autopar.compiling import ready
 from autopar.cost_model import Cluster, load_profile
 from autopar.cost_model.simulator import compare, simulate
 from autopar.finding import find_plan
+from autopar.ir.constraints import Constraint
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
@@ -26,6 +27,7 @@ from autopar.passes.candidates import fitting, searched_meshes
 from autopar.passes.facts import facts
 from autopar.passes.hybrid import kept_texts
 from autopar.passes.positions import positions
+from autopar.passes.pricing import local_flops
 from autopar.passes.strategies import Choice, Strategy, strategies
 from tests.families import FAMILIES
 from tests.families.mixtures import mixtral
@@ -44,6 +46,8 @@ graph @g {
 }
 """
 INPUTS: dict[str, tuple[int | None, int | None]] = dict.fromkeys("xiw", (0, None))
+ROW = TABLE["autopar.experts"]
+RULE = model_of(parse_graph(EXPERTS), INPUTS).rules["g", "y"]
 
 
 def legal(mesh: Mesh) -> tuple[Strategy, ...]:
@@ -80,8 +84,18 @@ def test_one_axis_exchanges_at_a_time() -> None:
     assert "t>e t>e" not in texts
 
 
+def test_rows_are_sent_to_the_experts_of_one_device() -> None:
+    """Where another axis splits experts too, each of its devices sends what its own experts get."""
+    mesh, sent = Mesh((("ep", 2), ("tp", 2))), {}
+    for chosen in legal(mesh):
+        sent[" ".join(map(str, chosen.choices))] = local_flops(ROW.exchanged, RULE, chosen.choices, mesh)
+    assert sent["t>e -"] == 4 * 2 * 6 == 2 * sent["t>e e"]
+
+
 @functools.cache
-def planned(mesh: tuple[tuple[str, int], ...], imbalance: float | None = None) -> tuple[Plan, Program]:
+def planned(
+    mesh: tuple[tuple[str, int], ...], imbalance: float | None = None, constraints: tuple[Constraint, ...] = ()
+) -> tuple[Plan, Program]:  # fmt: skip
     family = FAMILIES["mixtral"]
     world = 1
     for _, size in mesh:
@@ -90,7 +104,10 @@ def planned(mesh: tuple[tuple[str, int], ...], imbalance: float | None = None) -
     if imbalance is not None:
         experts = profile.data.experts.model_copy(update={"imbalance": imbalance})
         profile.data = profile.data.model_copy(update={"experts": experts})
-    arguments = check(cluster=f"1x{world}xCPU", mesh=dict(mesh), profile=profile, name="m", num_microbatches=1)
+    arguments = check(
+        cluster=f"1x{world}xCPU", mesh=dict(mesh), profile=profile, name="m", num_microbatches=1,
+        constraints=constraints,
+    )  # fmt: skip
     return find_plan(ready(family.build(), family.batch(), arguments), arguments)
 
 
@@ -131,10 +148,28 @@ def test_the_plan_lists_what_is_sent() -> None:
     }
 
 
-@pytest.mark.parametrize("mesh", [BOTH, (("ep", 2),), (("ep", 2), ("tp", 2))], ids=str)
-def test_the_simulator_counts_what_the_objective_counts(mesh: tuple[tuple[str, int], ...]) -> None:
+SPLIT_AGAIN = (autopar.split("*.experts.*", axis="tp", dim=0),)
+
+
+def test_the_plan_lists_what_is_sent_where_another_axis_splits_experts_too() -> None:
+    """Half of the rows of its tokens, since another device has the same tokens and the other experts."""
+    plan, program = planned((("ep", 2), ("tp", 2)), constraints=SPLIT_AGAIN)
+    assert layer(program).attr("start"), "experts are split over one axis"
+    sent = {c.bytes for c in plan.collectives if c.kind == "all_to_all" and c.count == 2}
+    assert sent == {8 * (8 * 12 // 2) * 2 * 32 // 2}
+
+
+EP_TP = (("ep", 2), ("tp", 2))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "constraints"), [(BOTH, ()), ((("ep", 2),), ()), (EP_TP, ()), (EP_TP, SPLIT_AGAIN)], ids=str
+)
+def test_the_simulator_counts_what_the_objective_counts(
+    mesh: tuple[tuple[str, int], ...], constraints: tuple[Constraint, ...]
+) -> None:
     """Exchanges, and the work of experts that are split: differences are explained within 1 %."""
-    plan, program = planned(mesh)
+    plan, program = planned(mesh, constraints=constraints)
     world = plan.world_size
     cluster = Cluster.parse(f"1x{world}xCPU")
     profile = load_profile(str(NETWORKS / "streams.toml"))
