@@ -20,6 +20,7 @@ from autopar.passes.solve.staged import SAFE, Costs, Places
 from autopar.passes.solve.states import fixed
 
 MOST_CALLS = 2
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the price of memory; all choices are priced so first
 EFFORT = 1
 MOST_REFINED = 24  # times of places that are raised
 IDLE = 4  # so many in a row that change nothing are the last
@@ -34,6 +35,7 @@ def refined_bound_ns(places: Sequence[Places], price: float, low_ns: int, enough
     stops, walks = costs.stops((0.0, costs.steep))
     calls = places[0].model.counts[1:]
     found = in_order_ns(stops, walks, calls, float(low_ns))
+    prices = list(dict.fromkeys(share * price for share in SHARES))
     done: set[tuple[int, int, int]] = set()
     idle = 0
     while found * SAFE < enough_ns and idle < IDLE and len(done) < MOST_REFINED:
@@ -48,7 +50,7 @@ def refined_bound_ns(places: Sequence[Places], price: float, low_ns: int, enough
         s, chain, taken = max(options, key=lambda one: stops[one[0]].alone[one[1]].of(one[2]))
         done.add((s, chain, taken))
         rest_ns = stops[s].sent_ns + stops[s].own_ns[chain]
-        floors = costs.floors(chain, s, taken, (0.0, price))
+        floors = costs.floors(chain, s, taken, prices)
         exact = rest_ns + _calls_ns(places[s], chain, floors, price, enough_ns - rest_ns)
         stops[s].alone[chain].lift(taken, exact)
         idle = 0 if exact > just_above else idle + 1
