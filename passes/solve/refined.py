@@ -11,7 +11,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from autopar.passes.problem import Chain, Problem, Segment
 from autopar.passes.solve.in_order import PRECISE, in_order_ns
@@ -64,11 +63,12 @@ def _calls_ns(
     """Least time of calls of a chain within the memory of a place; not more than ``enough_ns`` asks for. ``floors``:
     by their modes what they take at least; the lowest comes first, so that others need not be worked out to the end."""
     chain, best = at.chains()[number], enough_ns
+    segments = {mode: fixed(chain.segment, {0: mode}) for mode in sorted({mode for modes in floors for mode in modes})}
 
     def least_ns(orders: Iterable[Sequence[int]], *, linked: bool) -> float:
         below = best
         for order in orders:
-            problem = _linked(chain, order) if linked else _loose(chain, order)
+            problem = _linked(chain, segments, order) if linked else _loose(segments, order)
             solver = Solver(problem, memory_bytes=at.memory_bytes, price=price, upper_bound_ns=math.ceil(below))
             solution = solver.solution(EFFORT)
             if solution.status != "infeasible":
@@ -83,26 +83,23 @@ def _calls_ns(
     return best
 
 
-def _in_mode(chain: Chain, mode: int, count: int = 1) -> Chain:
-    """So many calls in one mode (variable 0) that begin and end in any state."""
-    return replace(
-        chain, segment=fixed(chain.segment, {0: mode}), count=count, inputs=(), outputs=(), shared=(), root_inputs=(),
-        root_outputs=(), root_shared=(),
-    )  # fmt: skip
-
-
-def _loose(chain: Chain, modes: Sequence[int]) -> Problem:
-    """Calls in these modes, in any order."""
-    parts = tuple(_in_mode(chain, mode, count) for mode, count in sorted(Counter(modes).items()))
+def _loose(segments: Mapping[int, Segment], modes: Sequence[int]) -> Problem:
+    """Calls in these modes, in any order and each from any state."""
+    parts = tuple(
+        Chain(segment=segments[mode], count=count, inputs=(), outputs=(), root_inputs=(), root_outputs=())
+        for mode, count in sorted(Counter(modes).items())
+    )
     return Problem(root=Segment(name="place", domains=(), tables=()), chains=parts)
 
 
-def _linked(chain: Chain, modes: Sequence[int]) -> Problem:
+def _linked(chain: Chain, segments: Mapping[int, Segment], modes: Sequence[int]) -> Problem:
     """Calls in these modes, each in the state that the one before left; nothing is shared."""
     domains = tuple(chain.segment.domains[variable] for variable in chain.inputs)
     size, parts = len(domains), []
     for at, mode in enumerate(modes):
         states = tuple(range(at * size, (at + 2) * size))
-        one = replace(_in_mode(chain, mode), inputs=chain.inputs, outputs=chain.outputs)
-        parts.append(replace(one, root_inputs=states[:size], root_outputs=states[size:]))
+        parts.append(Chain(
+            segment=segments[mode], count=1, inputs=chain.inputs, outputs=chain.outputs, root_inputs=states[:size],
+            root_outputs=states[size:],
+        ))  # fmt: skip
     return Problem(root=Segment(name="place", domains=domains * (len(modes) + 1), tables=()), chains=tuple(parts))
