@@ -59,7 +59,6 @@ class Rung(IntEnum):
     STAGED = 10  # of a pipeline: itself, within memory, at little work
     PRICED = 11  # of others: itself, memory at the price that it had elsewhere
     LIMITED = 12  # itself, within memory
-    REFINED = 13  # of a pipeline: itself, within memory, each choice of modes by itself
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

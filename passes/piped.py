@@ -210,30 +210,16 @@ class Pipelines:
 
     def proven_ns(self, candidate: Candidate, objective_ns: int) -> int:
         """The bound of a pipeline raised by all means, as far as a plan of so much time asks; 0 where it is as high."""
-        if candidate.shape is None or candidate.step_bound_ns >= objective_ns * PROVEN:
+        bounds, shape = self.standing.bounds, candidate.shape
+        if shape is None or candidate.step_bound_ns >= objective_ns * PROVEN:
             return 0
-        return self._refined_ns(candidate, candidate.shape, math.ceil(objective_ns * PROVEN / candidate.stretch))
-
-    def refined(self, candidate: Candidate, shape: Shape) -> Candidate:
-        """The candidate with its bound raised by all means, as far as what rules it out asks."""
-        above = self.standing.above(candidate)
-        bound = 0 if above is None else self._refined_ns(candidate, shape, above)
-        found = replace(candidate, rung=Rung.REFINED, bound_ns=max(candidate.bound_ns, bound))
-        begun = self.begun.pop(candidate, None)
-        if begun is not None and self.standing.may_improve(found):
-            self.begun[found] = begun
-        return found
-
-    def _refined_ns(self, candidate: Candidate, shape: Shape, enough_ns: int) -> int:
-        """Not more than ``enough_ns`` asks for."""
-        bounds, tied_ns = self.standing.bounds, self._tied_ns(candidate, shape)
-        problems, asked_ns = bounds.problems, enough_ns - tied_ns
+        tied_ns, problems = self._tied_ns(candidate, shape), bounds.problems
+        enough_ns = math.ceil(objective_ns * PROVEN / candidate.stretch) - tied_ns
 
         def work() -> Answer:
-            made = self.begun.get(candidate) or self._again(candidate)
-            return Answer(self._staged_ns(*made, shape, asked_ns, refined=True), 0, exact=True)
+            return Answer(self._staged_ns(*self._again(candidate), shape, enough_ns, refined=True), 0, exact=True)
 
-        answer = bounds.asked(("proven", candidate.full.axes, shape, asked_ns, bounds.price), work)
+        answer = bounds.asked(("proven", candidate.full.axes, shape, enough_ns, bounds.price), work)
         bounds.problems = problems  # it is counted already
         return 0 if answer is None else answer.bound_ns + tied_ns
 

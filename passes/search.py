@@ -93,10 +93,6 @@ class _Search:
         likely to be much faster still."""
         return candidate.rank[0] < min(self.standing.best_ns / DIVE, self.next_rank * FAR)
 
-    def _near(self, candidate: Candidate) -> bool:
-        """Whether a pipeline is so near to the best plan that to rule it out may take less work than to place it."""
-        return not self.quick and candidate.rank[0] * DIVE_PIPED >= self.standing.best_ns
-
     def _late(self) -> bool:
         """Whether the time is up; a search without a plan has a grace."""
         grace_s = GRACE_S if self.standing.best is None and not self.quick else 0.0
@@ -143,8 +139,6 @@ class _Search:
                 left = self.within(candidate)
                 dive = left and left[0].rank[0] * DIVE_PIPED < self.standing.best_ns < math.inf
                 return self._step(left[0]) if dive else left
-            if candidate.rung == Rung.LIMITED and self._near(candidate):
-                return [self.pipelines.refined(candidate, candidate.shape)]
             self.pipelines.settle(candidate, candidate.shape)
             return []
         first = self.standing.best is None and bool(candidate.more) and not self.bounds.own_only
