@@ -14,7 +14,7 @@ from torch import Tensor
 from autopar.runtime import experts_loop
 from autopar.runtime.experts_turns import Turn, faster_by_two, turns
 from tests.moe.plain import Sizes, operands
-from tests.moe.test_experts_op import compared
+from tests.moe.test_experts_op import GPT_OSS, compared
 
 # of tokens with two experts each: 11, 10, 0, 1, 8 and 10 rows, and two choices that are elsewhere
 COUNTS = (11, 10, 0, 1, 8, 10)
@@ -35,7 +35,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, *, by_two: bool) -> list[Turn]:
     return found
 
 
-@pytest.mark.parametrize("how", ["silu-glu", "relu"])
+@pytest.mark.parametrize("how", ["silu-glu", "relu", "silu-glu pairs", GPT_OSS])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("by_two", [False, True])
 def test_experts_by_two_are_exact(how: str, transposed: bool, by_two: bool, monkeypatch: pytest.MonkeyPatch) -> None:
