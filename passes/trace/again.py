@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType, NoneType
@@ -32,7 +32,7 @@ _DEEP = 4  # containers in containers that are looked into
 # What torch and transformers keep of their own: that parameters lie together; that hooks are there, once they are.
 _THEIRS = ("_flat_weights", "_flat_weight_refs", "_forward_hooks", "_output_capturing_hooks_installed")
 _TABLES = frozenset(("_parameters", "_buffers", "_modules", *_THEIRS))
-_PLAIN = frozenset((bool, int, float, str, NoneType))
+_PLAIN = (bool, NoneType, int, float, str, np.generic)
 
 
 @contextmanager
@@ -127,15 +127,10 @@ def seeded(low: bool) -> Iterator[None]:
 def _told(value: Any, deep: int = _DEEP) -> object:
     """What tells whether an attribute is another one: a number's value, what is in a container, else which it is. What
     a trace put there is none."""
-    kind = type(value)
-    if kind in _PLAIN:  # with empty tables, nearly all that a module has
-        return kind, value
-    if kind in (dict, OrderedDict) and not value:
-        return id(value), ()
+    if isinstance(value, _PLAIN):  # first: most of what a module has
+        return type(value), value
     if isinstance(value, FunctionType) and is_ours(value.__code__.co_filename):
         return None
-    if isinstance(value, (bool, int, float, str, np.generic)):
-        return type(value), value
     if deep and isinstance(value, dict):
         return id(value), tuple((id(key), _told(held, deep - 1)) for key, held in value.items())
     if deep and isinstance(value, (list, tuple, set, deque)):

@@ -46,15 +46,15 @@ graph @g {
 }
 """
 INPUTS: dict[str, tuple[int | None, int | None]] = dict.fromkeys("xiw", (0, None))
-ROW = TABLE["autopar.experts"]
-RULE = model_of(parse_graph(EXPERTS), INPUTS).rules["g", "y"]
+ROW, MODEL = TABLE["autopar.experts"], model_of(parse_graph(EXPERTS), INPUTS)
+BOTH, EP_TP = (("dp", 2), ("ep", 2)), (("ep", 2), ("tp", 2))
+SPLIT_AGAIN = (autopar.split("*.experts.*", axis="tp", dim=0),)
 
 
 def legal(mesh: Mesh) -> tuple[Strategy, ...]:
-    model = model_of(parse_graph(EXPERTS), INPUTS)
-    found = positions(model.graph, model.rules, INPUTS)
+    found = positions(MODEL.graph, MODEL.rules, INPUTS)
     key = ("g", "y")
-    return strategies(model.rules[key], found, key, model.shapes[key], mesh, [frozenset()] * 5)
+    return strategies(MODEL.rules[key], found, key, MODEL.shapes[key], mesh, [frozenset()] * 5)
 
 
 @pytest.mark.parametrize("text", ["t>e", "t/8>e", "n", "n/3", "P1", "-"])
@@ -86,9 +86,8 @@ def test_one_axis_exchanges_at_a_time() -> None:
 
 def test_rows_are_sent_to_the_experts_of_one_device() -> None:
     """Where another axis splits experts too, each of its devices sends what its own experts get."""
-    mesh, sent = Mesh((("ep", 2), ("tp", 2))), {}
-    for chosen in legal(mesh):
-        sent[" ".join(map(str, chosen.choices))] = local_flops(ROW.exchanged, RULE, chosen.choices, mesh)
+    mesh, rule = Mesh(EP_TP), MODEL.rules["g", "y"]
+    sent = {" ".join(map(str, c.choices)): local_flops(ROW.exchanged, rule, c.choices, mesh) for c in legal(mesh)}
     assert sent["t>e -"] == 4 * 2 * 6 == 2 * sent["t>e e"]
 
 
@@ -109,9 +108,6 @@ def planned(
         constraints=constraints,
     )  # fmt: skip
     return find_plan(ready(family.build(), family.batch(), arguments), arguments)
-
-
-BOTH = (("dp", 2), ("ep", 2))
 
 
 def layer(program: Program) -> Node:
@@ -148,18 +144,12 @@ def test_the_plan_lists_what_is_sent() -> None:
     }
 
 
-SPLIT_AGAIN = (autopar.split("*.experts.*", axis="tp", dim=0),)
-
-
 def test_the_plan_lists_what_is_sent_where_another_axis_splits_experts_too() -> None:
     """Half of the rows of its tokens, since another device has the same tokens and the other experts."""
-    plan, program = planned((("ep", 2), ("tp", 2)), constraints=SPLIT_AGAIN)
+    plan, program = planned(EP_TP, constraints=SPLIT_AGAIN)
     assert layer(program).attr("start"), "experts are split over one axis"
     sent = {c.bytes for c in plan.collectives if c.kind == "all_to_all" and c.count == 2}
     assert sent == {8 * (8 * 12 // 2) * 2 * 32 // 2}
-
-
-EP_TP = (("ep", 2), ("tp", 2))
 
 
 @pytest.mark.parametrize(
