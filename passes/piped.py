@@ -161,18 +161,20 @@ class Pipelines:
         return made
 
     def _staged_ns(
-        self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None, *, refined: bool = False
+        self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None, *, thorough: bool = False
     ) -> int:
         """Time of all work on one place's devices, each place within its own memory; not more than ``enough_ns``
-        asks for. ``refined``: by each choice of modes, too, which may take long."""
+        asks for. ``thorough``: as long as choices of modes raise it; else until a place is once found to take
+        less."""
         bounds, places = self.standing.bounds, shape.places
         price, groups = bounds.price, Staging(bounds, encoded, pricing, shape).places
         each_ns = None if enough_ns is None else -(-enough_ns // places)
         bound = staged_bound_ns(groups(_parts(places, GROUPS)), price, each_ns)
         if each_ns is not None and NEARLY * each_ns <= bound < each_ns:
             bound = max(bound, undivided_bound_ns(groups(_parts(places, FINER_GROUPS))))
-            if refined and layers(bounds.model) >= shape.stages and bound < each_ns:
-                bound = refined_bound_ns(groups(_parts(places, GROUPS, SINGLE)), price, bound, each_ns)
+            if layers(bounds.model) >= shape.stages and bound < each_ns:
+                single = groups(_parts(places, GROUPS, SINGLE))
+                bound = refined_bound_ns(single, price, bound, each_ns, thorough=thorough)
         return places * bound
 
     def _tied_ns(self, candidate: Candidate, shape: Shape) -> int:
@@ -217,7 +219,7 @@ class Pipelines:
         enough_ns = math.ceil(objective_ns * PROVEN / candidate.stretch) - tied_ns
 
         def work() -> Answer:
-            return Answer(self._staged_ns(*self._again(candidate), shape, enough_ns, refined=True), 0, exact=True)
+            return Answer(self._staged_ns(*self._again(candidate), shape, enough_ns, thorough=True), 0, exact=True)
 
         answer = bounds.asked(("proven", candidate.full.axes, shape, enough_ns, bounds.price), work)
         bounds.problems = problems  # it is counted already

@@ -25,9 +25,12 @@ MOST_REFINED = 24  # times of places that are raised
 IDLE = 4  # so many in a row that change nothing are the last
 
 
-def refined_bound_ns(places: Sequence[Places], price: float, low_ns: int, enough_ns: int) -> int:
-    """Least time T of the slowest place, or ``low_ns`` if no more is found. Requires: ``places`` with ``chains``, and
-    calls at each of them."""
+def refined_bound_ns(
+    places: Sequence[Places], price: float, low_ns: int, enough_ns: int, *, thorough: bool = True
+) -> int:  # fmt: skip
+    """Least time T of the slowest place, or ``low_ns`` if no more is found. ``thorough``: else the first time of a
+    place that does not rise to ``enough_ns`` is the last. Requires: ``places`` with ``chains``, those that hold most
+    first, and calls at each of them."""
     costs = Costs(places)
     if not costs.known:
         return low_ns
@@ -35,6 +38,7 @@ def refined_bound_ns(places: Sequence[Places], price: float, low_ns: int, enough
     calls = places[0].model.counts[1:]
     found = in_order_ns(stops, walks, calls, float(low_ns))
     prices = list(dict.fromkeys(share * price for share in SHARES))
+    above_ns = enough_ns * (1 + 4 * PRECISE)  # so that what is found, which is less precise, is enough
     done: set[tuple[int, int, int]] = set()
     idle = 0
     while found * SAFE < enough_ns and idle < IDLE and len(done) < MOST_REFINED:
@@ -46,14 +50,18 @@ def refined_bound_ns(places: Sequence[Places], price: float, low_ns: int, enough
         options = [one for one in able if 0 < one[2] <= MOST_CALLS and one not in done]
         if not options:
             break
-        s, chain, taken = max(options, key=lambda one: stops[one[0]].alone[one[1]].of(one[2]))
+        s, chain, taken = max(options, key=lambda one: (stops[one[0]].alone[one[1]].of(one[2]), one[0]))
         done.add((s, chain, taken))
         rest_ns = stops[s].sent_ns + stops[s].own_ns[chain]
         floors = costs.floors(chain, s, taken, prices)
-        exact = rest_ns + _calls_ns(places[s], chain, floors, price, enough_ns - rest_ns)
-        stops[s].alone[chain].lift(taken, exact)
-        idle = 0 if exact > just_above else idle + 1
+        exact = _calls_ns(places[s], chain, floors, price, above_ns - rest_ns)
+        for one, stop in enumerate(stops[: s + 1]):  # those before it hold more
+            if places[one].memory_bytes <= places[s].memory_bytes:
+                stop.alone[chain].lift(taken, stop.sent_ns + stop.own_ns[chain] + exact)
+        idle = 0 if rest_ns + exact > just_above else idle + 1
         found = in_order_ns(stops, walks, calls, found)
+        if not thorough and rest_ns + exact < enough_ns:
+            break
     return int(found * SAFE)
 
 

@@ -27,9 +27,9 @@ class Raising(Pipelines):
     raised: list[int] = field(default_factory=list)
 
     def _staged_ns(
-        self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None, *, refined: bool = False
+        self, encoded: Encoded, pricing: Pricing, shape: Shape, enough_ns: int | None, *, thorough: bool = False
     ) -> int:
-        assert enough_ns is not None and refined
+        assert enough_ns is not None and thorough
         self.raised.append(shape.microbatches)
         return int(min(enough_ns, self.most_ns / (shape.stretch / shape.places)))
 

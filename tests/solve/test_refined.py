@@ -6,12 +6,13 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from autopar.passes.problem import Chain, Problem, Segment, Table
-from autopar.passes.solve import Model, Places, refined_bound_ns, staged_bound_ns
+from autopar.passes.solve import Model, Places, refined, refined_bound_ns, staged_bound_ns
 from autopar.passes.solve.staged import Costs
 
 # By chain: of a call by mode and layout time, bytes and bytes in passing; how many calls there are.
@@ -39,10 +40,25 @@ def test_no_cut_is_faster(seed: int) -> None:
     stacks: list[Stack] = [
         ([[option() for _ in range(2)] for _ in range(draw.randint(1, 2))], draw.randint(1, 4)) for _ in range(2)
     ]
-    memory = tuple(sorted((draw.randint(60, 250) for _ in range(3)), reverse=True))
+    memory = [draw.randint(60, 250) for _ in range(1 + 2 * (seed % 2))]
+    memory = sorted(memory * (3 // len(memory)), reverse=True)
     if sum(count for _, count in stacks) >= len(memory):
         low, found = bounds_ns(stacks, memory)
-        assert low <= found <= fastest_ns(stacks, memory)
+        assert low <= bounds_ns(stacks, memory, thorough=False)[1] <= found <= fastest_ns(stacks, memory)
+
+
+def test_places_that_hold_as_much_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(*given: Any) -> float:
+        asked.append(given)
+        return worked_out(*given)
+
+    worked_out = refined._calls_ns
+    monkeypatch.setattr(refined, "_calls_ns", counted)
+    stacks: list[Stack] = [([[(100, 60, 0), (200, 20, 0)]], 8)]
+    assert bounds_ns(stacks, (110,) * 4, enough_ns=290)[1] >= 290
+    assert len(asked) == 1
 
 
 def test_nothing_is_known_beforehand_where_modes_are_in_no_table_of_their_own() -> None:
@@ -55,7 +71,9 @@ def test_nothing_is_known_beforehand_where_modes_are_in_no_table_of_their_own() 
     assert set(Costs([place]).floors(0, 0, 2, (0.0,)).values()) == {0.0}
 
 
-def bounds_ns(stacks: Sequence[Stack], memory: Sequence[int]) -> tuple[int, int]:
+def bounds_ns(
+    stacks: Sequence[Stack], memory: Sequence[int], *, enough_ns: int = ENOUGH, thorough: bool = True
+) -> tuple[int, int]:  # fmt: skip
     """Without and with what each choice of modes says."""
     chains = tuple(map(_chain, range(len(stacks)), stacks))
     model = Model(Problem(root=Segment(name="root", domains=(), tables=()), chains=chains))
@@ -65,7 +83,7 @@ def bounds_ns(stacks: Sequence[Stack], memory: Sequence[int]) -> tuple[int, int]
         for size in memory
     ]
     low = staged_bound_ns(places, 0.0)
-    return low, refined_bound_ns(places, 0.0, low, ENOUGH)
+    return low, refined_bound_ns(places, 0.0, low, enough_ns, thorough=thorough)
 
 
 def _chain(number: int, stack: Stack) -> Chain:
