@@ -33,7 +33,7 @@ def climb(
     def push(candidate: Candidate, *, near: bool) -> None:
         rank = candidate.rank[0] if blind and not near else -candidate.rank[0]
         # how close a bound is proven to be follows from a plan that may not be the best for long
-        turn = 2 if candidate.rung == Rung.LIMITED else int(near == blind)
+        turn = max(int(near == blind), candidate.rung - Rung.STAGED + 2)
         others = zlib.crc32(str(candidate.full).encode()) % helper.several != helper.number
         heapq.heappush(waiting, (turn, others, rank, next(numbers), candidate, near))
 
@@ -63,8 +63,10 @@ def climb(
         if blind != math.isinf(helper.best.best_ns) or not waiting:
             again = [*parked, *(item[4:] for item in waiting)]
             if blind and not math.isinf(helper.best.best_ns):  # how high it must be decides what is asked from here on
-                begun = [(one, near) for one, near in again if one.rung <= Rung.PRIME]
-                again = [(replace(one, rung=min(one.rung, Rung.POOLED)), near) for one, near in begun]
+                again = [
+                    (replace(one, rung=Rung.POOLED) if Rung.POOLED < one.rung <= Rung.PRIME else one, near)
+                    for one, near in again
+                ]  # fmt: skip
             blind = math.isinf(helper.best.best_ns)
             parked, waiting = [], []
             for one, near in again:

@@ -131,9 +131,8 @@ class Pipelines:
             made = bounds.again(candidate) if staged else bounds.encode(candidate, shape.schedule)
             return made and Answer(self._staged_ns(*made, shape, above), 0, exact=True)
 
-        answer = bounds.asked((*limited_key(candidate), above, bounds.price), work) if staged else work()
-        if staged:
-            bounds.problems = problems  # it is counted already
+        answer = bounds.asked((*limited_key(candidate), above, bounds.price), work)
+        bounds.problems = problems + (not staged)  # else it is counted already
         if answer is None:
             return None
         tied = self._tied_ns(candidate, shape)
@@ -169,12 +168,12 @@ class Pipelines:
         bounds, places = self.standing.bounds, shape.places
         price, groups = bounds.price, Staging(bounds, encoded, pricing, shape).places
         each_ns = None if enough_ns is None else -(-enough_ns // places)
+        if shape.loops == 1 and layers(bounds.model) >= shape.stages:
+            finer = groups(_parts(places, FINER_GROUPS, SINGLE))
+            return places * refined_bound_ns(finer, price, each_ns, thorough=thorough)
         bound = staged_bound_ns(groups(_parts(places, GROUPS)), price, each_ns)
         if each_ns is not None and NEARLY * each_ns <= bound < each_ns:
             bound = max(bound, undivided_bound_ns(groups(_parts(places, FINER_GROUPS))))
-            if layers(bounds.model) >= shape.stages and bound < each_ns:
-                single = groups(_parts(places, GROUPS, SINGLE))
-                bound = refined_bound_ns(single, price, bound, each_ns, thorough=thorough)
         return places * bound
 
     def _tied_ns(self, candidate: Candidate, shape: Shape) -> int:

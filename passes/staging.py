@@ -90,7 +90,7 @@ class Staging:
             entering, leaving = (0 if run[0] == 0 else arriving), (0 if run[-1] == shape.places - 1 else arriving)
             found.append(Places(
                 model=self._holding(live, most), count=len(run), longer=longer,
-                chains=partial(_chains, self._loose, live),
+                chains=partial(_chains, self._loose, live), looped=shape.loops > 1,
                 sent_ns=sent * (bool(entering) + bool(leaving)),
                 sides=(bool(entering), bool(leaving)), handed=[state - sent for state in states],
                 memory_bytes=self.bounds.memory_bytes - shape.received_bytes(run[-1], entering, leaving),

@@ -18,6 +18,7 @@ from autopar.passes.solve.solver import Solver
 from autopar.passes.solve.staged import SAFE, Costs, Places
 from autopar.passes.solve.states import fixed
 
+NEARLY = 0.9  # of what is enough, so much makes choices of modes worth working out
 MOST_CALLS = 2
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the price of memory; all choices are priced so first
 EFFORT = 1
@@ -26,17 +27,19 @@ IDLE = 4  # so many in a row that change nothing are the last
 
 
 def refined_bound_ns(
-    places: Sequence[Places], price: float, low_ns: int, enough_ns: int, *, thorough: bool = True
+    places: Sequence[Places], price: float, enough_ns: int | None = None, *, thorough: bool = True
 ) -> int:  # fmt: skip
-    """Least time T of the slowest place, or ``low_ns`` if no more is found. ``thorough``: else the first time of a
-    place that does not rise to ``enough_ns`` is the last. Requires: ``places`` with ``chains``, those that hold most
-    first, and calls at each of them."""
+    """Least time T of the slowest place; 0 where nothing can be said. ``enough_ns``: where T is nearly that, it is
+    raised by choices of modes. ``thorough``: as long as these raise it; else until a place is once found to take less.
+    Requires: ``places`` with ``chains``, those that hold most first, and calls at each of them."""
     costs = Costs(places)
     if not costs.known:
-        return low_ns
+        return 0
     stops, walks = costs.stops((0.0, costs.steep))
     calls = places[0].model.counts[1:]
-    found = in_order_ns(stops, walks, calls, float(low_ns))
+    found = in_order_ns(stops, walks, calls, 0.0)
+    if enough_ns is None or found < NEARLY * enough_ns:
+        return int(found * SAFE)
     prices = list(dict.fromkeys(share * price for share in SHARES))
     above_ns = enough_ns * (1 + 4 * PRECISE)  # so that what is found, which is less precise, is enough
     done: set[tuple[int, int, int]] = set()

@@ -43,8 +43,8 @@ class Places:
     """So many places alike. ``memory_bytes``, ``sent_ns``: of each. ``own``: by chain the part of the root that stands
     where calls of it are, ``anew`` if it is there beside what the root has. ``sides``: whether it receives, and sends;
     ``handed``: what either side takes longer than the least by the state of a call that it is handed over in, if known.
-    ``longer``: by chain, [mode], what a call takes longer than the model says.
-    ``chains``: with the bytes that calls hold there.
+    ``longer``: by chain, [mode], what a call takes longer than the model says. ``looped``: calls at a place come in
+    several runs, with those of others between them. ``chains``: with the bytes that calls hold there.
     """
 
     model: Model
@@ -56,6 +56,7 @@ class Places:
     sides: tuple[bool, bool] = (False, False)
     handed: Sequence[float] = ()
     longer: Sequence[FloatArray] = ()
+    looped: bool = False
     chains: Callable[[], Sequence[Chain]] = tuple
 
 
@@ -128,9 +129,9 @@ class Costs:
 
     def undivided(self, prices: Sequence[float], enough_ns: float = np.inf) -> float:
         """T by calls of one chain each, and of all, at the same prices everywhere."""
-        several, at_calls = len(self._chains) > 1, bool(self.places[0].own)
+        several, at_calls, looped = len(self._chains) > 1, bool(self.places[0].own), self.places[0].looped
         one = [[number] for number in self._chains]
-        ladders = [(numbers, partial(self._by_states, prices, *numbers)) for numbers in one]
+        ladders = [] if looped else [(numbers, partial(self._by_states, prices, *numbers)) for numbers in one]
         together = [*one, [*self._chains]] if several else one
         ladders += [(numbers, partial(self._by_modes, prices, numbers)) for numbers in together]
         found, counts = 0.0, [at.count for at in self.places]
@@ -140,7 +141,8 @@ class Costs:
             each = len(numbers) == len(self._chains) and at_calls
             calls = sum(self.first.counts[1 + number] for number in numbers)
             found = max(found, least_ns(counts, rungs(), calls, each=each, enough_ns=enough_ns))
-        return max(found, self._in_order(prices, found)) if several and at_calls and found < enough_ns else found
+        in_order = several and at_calls and not looped and found < enough_ns
+        return max(found, self._in_order(prices, found)) if in_order else found
 
     def _in_order(self, prices: Sequence[float], low_ns: float) -> float:
         """T by calls of all chains, as they follow each other."""
