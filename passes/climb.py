@@ -13,6 +13,7 @@ from autopar.ir.errors import LimitReachedError
 from autopar.passes.helper import BusyError, Helper
 from autopar.passes.outer import Candidate, Rung
 
+LATE = {Rung.STAGED: 2, Rung.LIMITED: 3}  # what is to be raised from there comes after all else
 PATIENCE_S = 5.0  # for what the search has begun with and for news of a plan
 
 
@@ -30,10 +31,10 @@ def climb(
     waiting: list[tuple[int, bool, float, int, Candidate, bool]] = []
     numbers, blind = itertools.count(), math.isinf(helper.best.best_ns)
 
-    def push(candidate: Candidate, *, near: bool) -> None:
+    def push(candidate: Candidate, *, near: bool, at_once: bool = False) -> None:
         rank = candidate.rank[0] if blind and not near else -candidate.rank[0]
-        # how close a bound is proven to be follows from a plan that may not be the best for long
-        turn = max(int(near == blind), candidate.rung - Rung.STAGED + 2)
+        # a close bound, and how close it is proven to be, follow from a plan that may not be the best for long
+        turn = 0 if at_once else LATE.get(candidate.rung, int(near == blind))
         others = zlib.crc32(str(candidate.full).encode()) % helper.several != helper.number
         heapq.heappush(waiting, (turn, others, rank, next(numbers), candidate, near))
 
@@ -59,14 +60,14 @@ def climb(
             heapq.heapify(waiting)
             for *_, candidate, near in over:
                 for left in followed(candidate):
-                    push(left, near=near)
+                    push(left, near=near, at_once=left.rung == Rung.STAGED)
         if blind != math.isinf(helper.best.best_ns) or not waiting:
             again = [*parked, *(item[4:] for item in waiting)]
             if blind and not math.isinf(helper.best.best_ns):  # how high it must be decides what is asked from here on
-                again = [
-                    (replace(one, rung=Rung.POOLED) if Rung.POOLED < one.rung <= Rung.PRIME else one, near)
-                    for one, near in again
-                ]  # fmt: skip
+                begun = [(one, near) for one, near in again if one.rung <= Rung.PRIME]
+                known = {_which(one) for one, _ in begun}
+                further = [(one, near) for one, near in again if _which(one) not in known]
+                again = [*((replace(one, rung=min(one.rung, Rung.POOLED)), near) for one, near in begun), *further]
             blind = math.isinf(helper.best.best_ns)
             parked, waiting = [], []
             for one, near in again:
@@ -84,3 +85,8 @@ def climb(
                 continue
             except BusyError:
                 parked.append((candidate, near))
+
+
+def _which(candidate: Candidate) -> tuple[object, ...]:
+    """What tells candidates apart, whatever their bounds."""
+    return candidate.full, candidate.count, candidate.more, candidate.schedule, candidate.uneven

@@ -83,18 +83,19 @@ class Pipelines:
         made = bounds.encode(first, fewest.schedule) if counts else None
         if made is None:
             return None if counts else {}
-        staging, found = Staging(bounds, *made, fewest), dict[int, int]()
+        staging, found, together = Staging(bounds, *made, fewest), dict[int, int](), len(counts)
         costs = Costs(staging.places(parts, counts), bare=True)
         for at, count in reversed([*enumerate(counts)]):
             as_many = replace(first, shape=replace(fewest, microbatches=count))
             slow_ns = self.standing.best_ns / (as_many.stretch * fewest.places)
-            for least, told in ((count, [count]), (counts[0], counts[:at])):  # alone, and with all before it
-                costs = costs.like(staging.places(parts, (least, count)))
-                each_ns = costs.undivided_ns(slow_ns)
-                found |= dict.fromkeys(told, fewest.places * each_ns)
-                if each_ns < slow_ns:
-                    break
-            else:
+            costs = costs.like(staging.places(parts, (count, count)))
+            found[count] = fewest.places * (each_ns := costs.undivided_ns(slow_ns))
+            if each_ns < slow_ns or not 0 < at < together:
+                continue
+            together = at // 2 + 1  # where all before it are not slow, not many fewer are
+            costs = costs.like(staging.places(parts, (counts[0], count)))
+            found |= dict.fromkeys(counts[:at], fewest.places * (each_ns := costs.undivided_ns(slow_ns)))
+            if each_ns >= slow_ns:
                 break
         above = self.standing.above(first)
         if bounds.heavy.there and (above is None or (bounds.heavy.bound_ns(first, above) or 0) < above):
