@@ -13,7 +13,7 @@ import numpy as np
 
 from autopar.passes.build import Encoded
 from autopar.passes.solve.choice import ENDS
-from autopar.passes.solve.eliminate import Eliminator, Prices, holding
+from autopar.passes.solve.eliminate import Eliminator, Prices, assigned, holding
 from autopar.passes.solve.plan import BYTES, SYNC
 from autopar.passes.solve.states import fixed
 
@@ -51,9 +51,10 @@ class Placements:
         for made in (holding(one, live) for live in self.lives):
             sums = made.plan.measure(own)[:, 0]
             worth = max(1.0, float(sums[SYNC])) / max(1.0, float(sums[BYTES]))
-            for share in WORTHS:
-                for mu in ENDS[: made.plan.reach + 1]:
-                    run = made.run(Prices.along(mu, time=1.0, held=share * worth, transient=0.0))
-                    found = run.assign(modes)
-                    found[ends] = np.array(list(border.values()), dtype=np.int64)[:, None]
-                    yield from map(tuple, found.T.tolist())
+            prices = [
+                Prices.along(mu, time=1.0, held=share * worth, transient=0.0)
+                for share in WORTHS for mu in ENDS[: made.plan.reach + 1]
+            ]  # fmt: skip
+            for found in assigned(made, prices, modes):
+                found[ends] = np.array(list(border.values()), dtype=np.int64)[:, None]
+                yield from map(tuple, found.T.tolist())

@@ -291,6 +291,31 @@ def tables(alike: Sequence[Eliminator], prices: Prices) -> list[FloatArray]:
     return [*np.moveaxis(found, -1, 0)]
 
 
+def assigned(one: Eliminator, prices: Sequence[Prices], kept: IntArray) -> IntArray:
+    """As ``Run.assign`` at each of the prices, [price, variable, E], in one walk over the buckets where that is not
+    too large."""
+    plan, cases = one.plan, len(prices)
+    if one.children or plan.kept_entries * cases > CAP_ENTRIES:
+        return np.stack([one.run(each).assign(kept) for each in prices])
+    in_time()
+    cost = np.stack([one._cost(each) for each in prices], axis=1)
+    values, _ = one._eliminated(np.where(plan.blocked[:, None], np.inf, cost), (), (cases,))
+    full = np.zeros((len(plan.domains), cases * kept.shape[1]), dtype=np.int64)
+    full[list(plan.kept)] = np.tile(kept, cases)
+    case = np.repeat(np.arange(cases), kept.shape[1])
+    for bucket in reversed(plan.buckets):
+        total: FloatArray | None = None
+        for index, size, others in bucket.lookups:
+            at = np.zeros_like(case)
+            for v, many in others:
+                at = at * many + full[v]
+            part = values[index].reshape(size, -1).take(at * cases + case, axis=1)
+            total = part if total is None else total + part
+        if total is not None:
+            full[bucket.scope[0]] = total.argmin(axis=0)
+    return np.moveaxis(full.reshape(len(full), cases, -1), 1, 0)
+
+
 def _message(bucket: Bucket, values: Sequence[FloatArray], cases: tuple[int, ...]) -> FloatArray:
     """The joined bucket minimised over its variable; a large one is joined one value at a time."""
     if bucket.selection is not None:

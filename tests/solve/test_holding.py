@@ -1,4 +1,5 @@
-"""What a segment costs with so many microbatches in flight, from that of one, and of several numbers in one walk."""
+"""What a segment costs with so many microbatches in flight, from that of one, and of several numbers or prices in one
+walk."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from autopar.passes.problem import Segment, Table
 from autopar.passes.solve import eliminate, scheme, selection
-from autopar.passes.solve.eliminate import Eliminator, Prices, holding, tables
+from autopar.passes.solve.eliminate import Eliminator, Prices, assigned, holding, tables
 from tests.solve.instances import random_segment
 from tests.solve.test_selection import segment as selecting
 
@@ -61,4 +62,9 @@ def compared(segment: Segment, kept: tuple[int, ...], cap_entries: int) -> Elimi
         assert np.array_equal(found, anew)
         assert np.isfinite(found).any()
     assert not np.array_equal(each[0], each[-1])
+    prices = [replace(PRICES, held=held) for held in (0.0, 0.25, 8.0)]
+    asked = np.indices([segment.domains[v] for v in kept]).reshape(len(kept), -1)
+    alone = [one.run(price).assign(asked) for price in prices]
+    assert np.array_equal(assigned(one, prices, asked), alone)
+    assert not np.array_equal(alone[0], alone[-1])
     return one
