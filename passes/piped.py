@@ -261,8 +261,9 @@ class Pipelines:
         standing, shape = self.standing, cutting.shape
         budget = standing.limits.memory_bytes * shape.places
         priced = sending(cutting.model, encoded, cutting.pricing, shape) if cutting.by_calls else encoded
+        effort = int(not (standing.limits.quick or cutting.by_calls))  # places choose for their calls once more
         for _ in range(LEANER):
-            solution = standing.solved(standing.solver(priced, budget), int(not standing.limits.quick))
+            solution = standing.solved(standing.solver(priced, budget), effort)
             if not solution.found or solution.bytes > budget:
                 self._near(cutting, solution, encoded)
                 return None
