@@ -26,7 +26,8 @@ def climb(
     Of what the search comes to soon the highest first, since it begins at the other end, then so of what it comes to
     last. While there is no plan, first bounds of the last that nobody asks how high they must be, then those of the
     others: the search asks as much of them until it has one. Of several helpers each begins with meshes of its own.
-    ``staged``: whether the search knows what a pipeline's stages take, which makes it one of the highest.
+    Close bounds come last. ``staged``: whether the search knows what a pipeline's stages take; such are bounded closely
+    at once.
     """
     waiting: list[tuple[int, bool, float, int, Candidate, bool]] = []
     numbers, blind = itertools.count(), math.isinf(helper.best.best_ns)

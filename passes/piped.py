@@ -30,10 +30,9 @@ from autopar.passes.uniform import uniform
 
 # Places that are told apart in a bound: those between hold as little as the last of them.
 GROUPS = 3
-# In how many more a bound is worked out again that is so near to being enough.
-FINER_GROUPS, NEARLY = 10, 0.9
-# So many of the first places are told apart where calls are looked at one by one.
-SINGLE = 8
+# In a close bound they are more; so it is worked out at once where stages begin at calls, which also tells so many of
+# the first places apart, and else where one with fewer is so near to being enough.
+FINER_GROUPS, SINGLE, NEARLY = 10, 8, 0.9
 # So near to its bound a plan is not placed a second time.
 NEAR = 1.002
 # A plan that is so much slower than the best is not placed a second time: that gained 3.4 % at most, of a quick search

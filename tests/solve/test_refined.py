@@ -68,6 +68,15 @@ def test_places_that_hold_as_much_are_worked_out_once(monkeypatch: pytest.Monkey
     assert len(asked) == 1
 
 
+def test_places_of_looped_schedules_take_no_run_of_calls() -> None:
+    """Two calls of 600 ns, then six of 100: two places that run one stage each take 1200 ns, with two stages each one
+    of the slow calls and three of the others."""
+    stacks: list[Stack] = [([[(600, 0, 0)]], 2), ([[(100, 0, 0)]], 6)]
+    in_turn, looped = (staged_bound_ns(placed(stacks, (10, 10), looped=each), 0.0) for each in (False, True))
+    assert in_turn == pytest.approx(1200, abs=1)
+    assert 890 <= looped <= 900
+
+
 def test_nothing_is_known_beforehand_where_modes_are_in_no_table_of_their_own() -> None:
     """Then the boundary of a call does not tell them apart, and each choice is worked out."""
     chain = _chain(0, ([[(100, 60, 0), (200, 20, 0)], [(90, 70, 0), (150, 30, 0)]], 2))
@@ -82,15 +91,20 @@ def bounds_ns(
     stacks: Sequence[Stack], memory: Sequence[int], *, enough_ns: int = ENOUGH, thorough: bool = True
 ) -> tuple[int, int]:  # fmt: skip
     """Without and with what each choice of modes says."""
+    places = placed(stacks, memory)
+    return staged_bound_ns(places, 0.0), refined_bound_ns(places, 0.0, enough_ns, thorough=thorough)
+
+
+def placed(stacks: Sequence[Stack], memory: Sequence[int], *, looped: bool = False) -> list[Places]:
     chains = tuple(map(_chain, range(len(stacks)), stacks))
     model = Model(Problem(root=Segment(name="root", domains=(), tables=()), chains=chains))
     nothing = (Segment(name="nothing", domains=(), tables=()),) * len(stacks)
-    places = [
-        Places(model=model, count=1, memory_bytes=size, sent_ns=0, own=nothing, chains=lambda: chains)
+    return [
+        Places(
+            model=model, count=1, memory_bytes=size, sent_ns=0, own=nothing, looped=looped, chains=lambda: chains
+        )
         for size in memory
-    ]
-    low = staged_bound_ns(places, 0.0)
-    return low, refined_bound_ns(places, 0.0, enough_ns, thorough=thorough)
+    ]  # fmt: skip
 
 
 def _chain(number: int, stack: Stack) -> Chain:
