@@ -22,7 +22,7 @@ from autopar.passes.placewise import remeasured
 from autopar.passes.pricing import Pricing
 from autopar.passes.sending import sending
 from autopar.passes.shortfall import Closest
-from autopar.passes.solve import Costs, Solution, refined_bound_ns, staged_bound_ns, undivided_bound_ns
+from autopar.passes.solve import NEARLY, Costs, Solution, refined_bound_ns, staged_bound_ns, undivided_bound_ns
 from autopar.passes.staging import Staging
 from autopar.passes.standing import LEANER, Best, Standing
 from autopar.passes.tied import least_ns
@@ -32,7 +32,7 @@ from autopar.passes.uniform import uniform
 GROUPS = 3
 # In a close bound they are more; so it is worked out at once where stages begin at calls, which also tells so many of
 # the first places apart, and else where one with fewer is so near to being enough.
-FINER_GROUPS, SINGLE, NEARLY = 10, 8, 0.9
+FINER_GROUPS, SINGLE = 10, 8
 # So near to its bound a plan is not placed a second time.
 NEAR = 1.002
 # A plan that is so much slower than the best is not placed a second time: that gained 3.4 % at most, of a quick search

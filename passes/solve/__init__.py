@@ -19,7 +19,7 @@ from autopar.passes.problem import Problem, verify_problem
 from autopar.passes.solve.listed import listed_bound_ns
 from autopar.passes.solve.model import Model, model_holding
 from autopar.passes.solve.progress import CLOSE
-from autopar.passes.solve.refined import refined_bound_ns
+from autopar.passes.solve.refined import NEARLY, refined_bound_ns
 from autopar.passes.solve.solution import CallRuns, Solution, Status
 from autopar.passes.solve.solver import Solver
 from autopar.passes.solve.split import SplitSolver, is_wide
@@ -28,6 +28,7 @@ from autopar.passes.solve.states import apart
 
 __all__ = [
     "CLOSE",
+    "NEARLY",
     "AnySolver",
     "CallRuns",
     "Costs",

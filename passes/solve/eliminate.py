@@ -62,13 +62,15 @@ class Prices:
 class Run:
     """One finished elimination: ``table`` over the kept variables and all values the buckets joined.
 
-    ``again`` works these out anew after they were released.
+    ``again`` works these out anew after they were released. ``cases``: how many costs each entry had, which are a last
+    axis of all values; assignments then end with which it is.
     """
 
     plan: Plan
     table: FloatArray
     values: tuple[FloatArray, ...] | None
     again: Callable[[], tuple[FloatArray, ...]]
+    cases: int = 0
 
     def release(self) -> None:
         """Keep the table only, where the rest is large."""
@@ -77,8 +79,9 @@ class Run:
 
     def assign(self, kept: IntArray) -> IntArray:
         """Return best full assignments (variables, E) for assignments (kept variables, E)."""
-        full = np.zeros((len(self.plan.domains), kept.shape[1]), dtype=np.int64)
-        full[list(self.plan.kept)] = kept
+        behind = [-1] if self.cases else []
+        full = np.zeros((len(self.plan.domains) + len(behind), kept.shape[1]), dtype=np.int64)
+        full[[*self.plan.kept, *behind]] = kept
         for bucket in reversed(self.plan.buckets):
             full[bucket.scope[0]] = self.column(bucket, full).argmin(axis=0)
         return full
@@ -90,6 +93,8 @@ class Run:
         total: FloatArray | None = None
         for index, values, others in bucket.lookups:
             part = self.values[index].reshape(values, -1)
+            if self.cases:
+                others = (*others, (-1, self.cases))
             if others:
                 at = assignments[others[0][0]]
                 for v, size in others[1:]:
@@ -219,6 +224,16 @@ class Eliminator:
         values, table = self._eliminated(allowed, extras)
         return Run(plan=self.plan, table=table, values=values, again=lambda: self._eliminated(allowed, extras)[0])
 
+    def run_cases(self, costs: Sequence[FloatArray]) -> Run:
+        """As ``run_costs`` under several at once, without extras."""
+        in_time()
+        allowed, cases = np.where(self.plan.blocked[:, None], np.inf, np.stack(costs, axis=1)), len(costs)
+        values, table = self._eliminated(allowed, (), (cases,))
+        return Run(
+            plan=self.plan, table=table, values=values, cases=cases,
+            again=lambda: self._eliminated(allowed, (), (cases,))[0],
+        )  # fmt: skip
+
     def _eliminated(
         self, cost: FloatArray, extras: Sequence[FloatArray], cases: tuple[int, ...] = ()
     ) -> tuple[tuple[FloatArray, ...], FloatArray]:
@@ -285,34 +300,17 @@ def tables(alike: Sequence[Eliminator], prices: Prices) -> list[FloatArray]:
     first = alike[0]
     if len(alike) == 1 or first.children:
         return [each.run(prices).table for each in alike]
-    in_time()
-    cost = np.stack([each._cost(prices) for each in alike], axis=1)
-    found = first._eliminated(np.where(first.plan.blocked[:, None], np.inf, cost), (), (len(alike),))[1]
-    return [*np.moveaxis(found, -1, 0)]
+    return [*np.moveaxis(first.run_cases([each._cost(prices) for each in alike]).table, -1, 0)]
 
 
 def assigned(one: Eliminator, prices: Sequence[Prices], kept: IntArray) -> IntArray:
     """As ``Run.assign`` at each of the prices, [price, variable, E], in one walk over the buckets where that is not
     too large."""
-    plan, cases = one.plan, len(prices)
-    if one.children or plan.kept_entries * cases > CAP_ENTRIES:
+    cases = len(prices)
+    if one.children or one.plan.kept_entries * cases > CAP_ENTRIES:
         return np.stack([one.run(each).assign(kept) for each in prices])
-    in_time()
-    cost = np.stack([one._cost(each) for each in prices], axis=1)
-    values, _ = one._eliminated(np.where(plan.blocked[:, None], np.inf, cost), (), (cases,))
-    full = np.zeros((len(plan.domains), cases * kept.shape[1]), dtype=np.int64)
-    full[list(plan.kept)] = np.tile(kept, cases)
     case = np.repeat(np.arange(cases), kept.shape[1])
-    for bucket in reversed(plan.buckets):
-        total: FloatArray | None = None
-        for index, size, others in bucket.lookups:
-            at = np.zeros_like(case)
-            for v, many in others:
-                at = at * many + full[v]
-            part = values[index].reshape(size, -1).take(at * cases + case, axis=1)
-            total = part if total is None else total + part
-        if total is not None:
-            full[bucket.scope[0]] = total.argmin(axis=0)
+    full = one.run_cases([one._cost(each) for each in prices]).assign(np.vstack([np.tile(kept, cases), case]))[:-1]
     return np.moveaxis(full.reshape(len(full), cases, -1), 1, 0)
 
 
