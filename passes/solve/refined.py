@@ -2,7 +2,8 @@
 
 A price of memory lets a call be in part of one layout and in part of another. Where a place has two calls, that may be
 all the difference. So the times of places are raised to what is proven of each choice of modes, those first that are
-nearest to what the bound allows, as long as that raises the bound.
+nearest to what the bound allows, as long as that raises the bound. Where it has more, the best price for that place
+and so many calls, which the few that all share are not, says most of it.
 """
 
 from __future__ import annotations
@@ -50,14 +51,16 @@ def refined_bound_ns(
             (s, chain, stop.alone[chain].within(just_above, count))
             for s, stop in enumerate(stops) for chain, count in enumerate(calls)
         )
-        options = [one for one in able if 0 < one[2] <= MOST_CALLS and one not in done]
+        options = [one for one in able if one[2] > 0 and one not in done]
         if not options:
             break
         s, chain, taken = max(options, key=lambda one: (stops[one[0]].alone[one[1]].of(one[2]), one[0]))
         done.add((s, chain, taken))
         rest_ns = stops[s].sent_ns + stops[s].own_ns[chain]
-        floors = costs.floors(chain, s, taken, prices)
-        exact = _calls_ns(places[s], chain, floors, price, above_ns - rest_ns)
+        if taken > MOST_CALLS:
+            exact = _many_ns(places[s], chain, taken, price, above_ns - rest_ns)
+        else:
+            exact = _calls_ns(places[s], chain, costs.floors(chain, s, taken, prices), price, above_ns - rest_ns)
         for one, stop in enumerate(stops[: s + 1]):  # those before it hold more
             if places[one].memory_bytes <= places[s].memory_bytes:
                 stop.alone[chain].lift(taken, stop.sent_ns + stop.own_ns[chain] + exact)
@@ -66,6 +69,13 @@ def refined_bound_ns(
         if not thorough and rest_ns + exact < enough_ns:
             break
     return int(found * SAFE)
+
+
+def _many_ns(at: Places, number: int, count: int, price: float, enough_ns: float) -> float:
+    """Least time of so many calls of a chain within the memory of a place, in any modes and each from any state; not
+    more than ``enough_ns`` asks for."""
+    problem = _loose({0: at.chains()[number].segment}, [0] * count)
+    return _least_ns(problem, at.memory_bytes, price, enough_ns, effort=0)
 
 
 def _calls_ns(
@@ -80,10 +90,7 @@ def _calls_ns(
         below = best
         for order in orders:
             problem = _linked(chain, segments, order) if linked else _loose(segments, order)
-            solver = Solver(problem, memory_bytes=at.memory_bytes, price=price, upper_bound_ns=math.ceil(below))
-            solution = solver.solution(EFFORT)
-            if solution.status != "infeasible":
-                below = min(below, float(solution.bound_ns))
+            below = _least_ns(problem, at.memory_bytes, price, below, EFFORT)
         return below
 
     for chosen in sorted(floors, key=lambda modes: (floors[modes], modes)):
@@ -92,6 +99,13 @@ def _calls_ns(
         if least_ns([chosen], linked=False) < best:
             best = least_ns(sorted(set(itertools.permutations(chosen))), linked=True)
     return best
+
+
+def _least_ns(problem: Problem, memory_bytes: int, price: float, below: float, effort: int) -> float:
+    """Least time of a problem; not more than ``below``."""
+    solver = Solver(problem, memory_bytes=memory_bytes, price=price, upper_bound_ns=math.ceil(below))
+    solution = solver.solution(effort)
+    return below if solution.status == "infeasible" else min(below, float(solution.bound_ns))
 
 
 def _loose(segments: Mapping[int, Segment], modes: Sequence[int]) -> Problem:
