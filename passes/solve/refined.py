@@ -42,6 +42,7 @@ def refined_bound_ns(
     if enough_ns is None or found < NEARLY * enough_ns:
         return int(found * SAFE)
     prices = list(dict.fromkeys(share * price for share in SHARES))
+    rooms = [costs.room_bytes(s) for s in range(len(places))]
     above_ns = enough_ns * (1 + 4 * PRECISE)  # so that what is found, which is less precise, is enough
     done: set[tuple[int, int, int]] = set()
     idle = 0
@@ -57,12 +58,13 @@ def refined_bound_ns(
         s, chain, taken = max(options, key=lambda one: (stops[one[0]].alone[one[1]].of(one[2]), one[0]))
         done.add((s, chain, taken))
         rest_ns = stops[s].sent_ns + stops[s].own_ns[chain]
+        block, room, enough = places[s].chains()[chain], rooms[s][chain], above_ns - rest_ns
         if taken > MOST_CALLS:
-            exact = _many_ns(places[s], chain, taken, price, above_ns - rest_ns)
+            exact = _many_ns(block.segment, taken, room, price, enough)
         else:
-            exact = _calls_ns(places[s], chain, costs.floors(chain, s, taken, prices), price, above_ns - rest_ns)
+            exact = _calls_ns(block, costs.floors(chain, s, taken, prices), room, price, enough)
         for one, stop in enumerate(stops[: s + 1]):  # those before it hold more
-            if places[one].memory_bytes <= places[s].memory_bytes:
+            if rooms[one][chain] <= room:
                 stop.alone[chain].lift(taken, stop.sent_ns + stop.own_ns[chain] + exact)
         idle = 0 if rest_ns + exact > just_above else idle + 1
         found = in_order_ns(stops, walks, calls, found)
@@ -71,26 +73,25 @@ def refined_bound_ns(
     return int(found * SAFE)
 
 
-def _many_ns(at: Places, number: int, count: int, price: float, enough_ns: float) -> float:
-    """Least time of so many calls of a chain within the memory of a place, in any modes and each from any state; not
-    more than ``enough_ns`` asks for."""
-    problem = _loose({0: at.chains()[number].segment}, [0] * count)
-    return _least_ns(problem, at.memory_bytes, price, enough_ns, effort=0)
+def _many_ns(call: Segment, count: int, memory_bytes: int, price: float, enough_ns: float) -> float:
+    """Least time of so many calls within so much memory, in any modes and each from any state; not more than
+    ``enough_ns`` asks for."""
+    return _least_ns(_loose({0: call}, [0] * count), memory_bytes, price, enough_ns, effort=0)
 
 
 def _calls_ns(
-    at: Places, number: int, floors: Mapping[tuple[int, ...], float], price: float, enough_ns: float
+    chain: Chain, floors: Mapping[tuple[int, ...], float], memory_bytes: int, price: float, enough_ns: float
 ) -> float:  # fmt: skip
-    """Least time of calls of a chain within the memory of a place; not more than ``enough_ns`` asks for. ``floors``:
-    by their modes what they take at least; the lowest comes first, so that others need not be worked out to the end."""
-    chain, best = at.chains()[number], enough_ns
+    """Least time of calls of a chain within so much memory; not more than ``enough_ns`` asks for. ``floors``: by their
+    modes what they take at least; the lowest comes first, so that others need not be worked out to the end."""
+    best = enough_ns
     segments = {mode: fixed(chain.segment, {0: mode}) for mode in sorted({mode for modes in floors for mode in modes})}
 
     def least_ns(orders: Iterable[Sequence[int]], *, linked: bool) -> float:
         below = best
         for order in orders:
             problem = _linked(chain, segments, order) if linked else _loose(segments, order)
-            below = _least_ns(problem, at.memory_bytes, price, below, EFFORT)
+            below = _least_ns(problem, memory_bytes, price, below, EFFORT)
         return below
 
     for chosen in sorted(floors, key=lambda modes: (floors[modes], modes)):

@@ -94,7 +94,7 @@ class Costs:
         self._blocks: dict[tuple[int, int, float], FloatArray] = {}
         self._roots: dict[tuple[int, float], FloatArray] = {}
         self._parts: dict[Segment, Eliminator] = {}
-        self._own: dict[tuple[Segment, float], float] = {}
+        self._own: dict[tuple[Segment, Prices], float] = {}
         self._least_passing: dict[int, FloatArray] = {}
 
     def like(self, places: Sequence[Places]) -> Costs:
@@ -196,16 +196,23 @@ class Costs:
 
     def _owned(self, at: Places, price: float) -> list[float]:
         """What stands at a place beside its calls, by the chain that it has calls of."""
-        return [self._part(segment, price) for segment in at.own] or [0.0] * len(self._chains)
+        prices = Prices(time=1.0, hidden=0.0, held=price, transient=0.0)
+        return [self._part(segment, prices) for segment in at.own] or [0.0] * len(self._chains)
 
-    def _part(self, segment: Segment, price: float) -> float:
+    def room_bytes(self, s: int) -> list[int]:
+        """What a place has for calls at most, by the chain that it has calls of."""
+        at, prices = self.places[s], Prices(time=0.0, hidden=0.0, held=1.0, transient=0.0)
+        held = [self._part(segment, prices) for segment in at.own] or [0.0] * len(self._chains)
+        return [at.memory_bytes - int(size) for size in held]
+
+    def _part(self, segment: Segment, prices: Prices) -> float:
         """Least cost of a part of the root by itself; 0 where that is not known."""
-        if (segment, price) not in self._own:
+        if (segment, prices) not in self._own:
             if segment not in self._parts:
                 self._parts[segment] = Eliminator(segment, kept=())
-            found = float(self._parts[segment].run(Prices(time=1.0, hidden=0.0, held=price, transient=0.0)).table.min())
-            self._own[segment, price] = found if np.isfinite(found) else 0.0
-        return self._own[segment, price]
+            found = float(self._parts[segment].run(prices).table.min())
+            self._own[segment, prices] = found if np.isfinite(found) else 0.0
+        return self._own[segment, prices]
 
     def _passing(self, number: int) -> FloatArray:
         """[mode]: the least that a call holds in passing."""

@@ -44,6 +44,16 @@ def test_of_many_calls_the_best_price_of_memory_is_found() -> None:
     assert low <= 500
 
 
+def test_what_stands_at_a_place_leaves_less_for_its_calls() -> None:
+    """As above, but 40 bytes of the first place are taken, which leaves it one fast call of five."""
+    stacks: list[Stack] = [([[(100, 60, 0), (110, 20, 0)], [(150, 60, 0), (160, 20, 0)]], 10)]
+    first, other = placed(stacks, (180, 180))
+    taken = Table(variables=(0,), sync_ns=np.array([0, 0]), bytes=np.array([40, 90]), transient_bytes=np.array([0, 0]))
+    own = Segment(name="own", domains=(2,), tables=(taken,))
+    assert refined_bound_ns([first, other], 0.0, ENOUGH) == pytest.approx(530, abs=1)
+    assert refined_bound_ns([replace(first, own=(own,)), other], 0.0, ENOUGH) == pytest.approx(540, abs=1)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_no_cut_is_faster(seed: int) -> None:
     draw = random.Random(seed)
