@@ -15,7 +15,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -24,6 +24,7 @@ import numpy as np
 from autopar.ir.errors import IRError
 from autopar.passes.build import Encoded
 from autopar.passes.candidate import Mode
+from autopar.passes.fronts import Fronts, told_apart
 from autopar.passes.pipelining import Shape, Unit, transfer_ns
 from autopar.passes.placements import Placements
 from autopar.passes.pricing import Pricing
@@ -51,17 +52,14 @@ class Option:
         return self.cost.held_bytes + round(live * self.cost.saved_bytes)
 
 
-# Which of all ways to give calls their options, or how many calls of a kind are taken up each step of its ladder.
-Taken: TypeAlias = "int | dict[tuple[int, int], int]"
-
-
 class Ways(NamedTuple):
     """Of calls of each kind, those that hold least first, each faster than all before: bytes with what is held in
-    passing, time, and which."""
+    passing, time, and by kind which. ``passing``: what of the bytes is held in passing, at least."""
 
     bytes: list[int]
     time_ns: list[int]
-    which: list[int]
+    which: list[tuple[int, ...]]
+    passing: int
 
 
 def by_place(
@@ -153,20 +151,6 @@ def _alike(lean: Encoded, chain: int, own: Mode, values: tuple[int, ...]) -> boo
     return True
 
 
-def _ladder(options: Sequence[Option], live: float) -> list[Option]:
-    """From the option that holds least to faster ones, those first that save most time for a byte."""
-    found = [min(options, key=lambda one: (one.bytes(live), one.cost.time_ns))]
-    while faster := [one for one in options if one.cost.time_ns < found[-1].cost.time_ns]:
-        low = found[-1]
-        found.append(max(faster, key=lambda one: _worth(low, one, live)))
-    return found
-
-
-def _worth(low: Option, high: Option, live: float) -> float:
-    """Time saved by a byte."""
-    return (low.cost.time_ns - high.cost.time_ns) / max(1, high.bytes(live) - low.bytes(live))
-
-
 def _useful(options: Sequence[Option], live: float) -> list[Option]:
     """From the option that holds least on, those that are faster than all before."""
     found: list[Option] = []
@@ -192,15 +176,6 @@ class Places:
     ) -> None:  # fmt: skip
         self.units, self.kinds, self.shape, self.transfers = units, kinds, shape, transfers
         self.memory_bytes = memory_bytes
-        self.ladders = [[_ladder(known, shape.live(place)) for known in options] for place in range(shape.places)]
-        self.steps = [
-            sorted(
-                (-_worth(low, high, shape.live(place)), kind, at)
-                for kind, ladder in enumerate(ladders)
-                for at, (low, high) in enumerate(itertools.pairwise(ladder))
-            )
-            for place, ladders in enumerate(self.ladders)
-        ]
         self.counts = [[0, *itertools.accumulate(int(own == kind) for own in kinds)] for kind in range(len(options))]
         rest = [
             [unit.time_ns - cost.time_ns for unit, cost in zip(units, now, strict=True)],
@@ -216,10 +191,17 @@ class Places:
         self.useful = [
             [_useful(known, shape.live(place)) for known in options] for place in range(shape.places)
         ]
-        self.sizes = [
-            [np.array([one.bytes(shape.live(place)) for one in known]) for known in choices]
+        self.fronts = [
+            [
+                Fronts(
+                    np.array([one.bytes(shape.live(place)) for one in known]),
+                    np.array([one.cost.time_ns for one in known]),
+                    memory_bytes[place],
+                )
+                for known in choices
+            ]
             for place, choices in enumerate(self.useful)
-        ]
+        ]  # fmt: skip
         # the least and the most that calls of a kind hold in passing
         sizes = [[one.cost.transient_bytes for one in known] for known in options]
         self.ranges = [(min(each), max(each)) for each in sizes]
@@ -255,9 +237,9 @@ class Places:
             first = low
         return ends if first == count else None
 
-    def filled(self, place: int, first: int, after: int) -> tuple[int, Taken] | None:
-        """Least time of some units at a place, and how: of few calls by trying all; None where they do not fit."""
-        live, ladders, count = self.shape.live(place), self.ladders[place], len(self.units)
+    def filled(self, place: int, first: int, after: int) -> tuple[int, tuple[int, ...]] | None:
+        """Least time of some units at a place, and which way; None where they do not fit."""
+        live, count = self.shape.live(place), len(self.units)
         time = self.time[after] - self.time[first]
         left = self.memory_bytes[place] - (self.held[after] - self.held[first])
         left -= round(live * (self.saved[after] - self.saved[first]))
@@ -267,72 +249,64 @@ class Places:
         left -= self.shape.received_bytes(place, entering, leaving)
         calls = [known[after] - known[first] for known in self.counts]
         passing = max(self.passing[first:after])
-        ranges = [known for known, number in zip(self.ranges, calls, strict=True) if number]
-        if (ways := self.ways(place, *calls)).bytes:
-            left -= max(0, passing - min(least for least, _ in ranges))
-            at = bisect.bisect_right(ways.bytes, left) - 1
-            return None if at < 0 else (time + ways.time_ns[at], ways.which[at])
-        left -= max(passing, *(most for _, most in ranges))
-        for ladder, number in zip(ladders, calls, strict=True):
-            time += number * ladder[0].cost.time_ns
-            left -= number * ladder[0].bytes(live)
-        if left < 0:
-            return None
-        taken: dict[tuple[int, int], int] = {}
-        for _, kind, at in self.steps[place]:
-            low, high = ladders[kind][at : at + 2]
-            more = high.bytes(live) - low.bytes(live)
-            able = taken.get((kind, at - 1), 0) if at else calls[kind]
-            taken[kind, at] = able if more <= 0 else min(able, left // more)
-            time -= taken[kind, at] * (low.cost.time_ns - high.cost.time_ns)
-            left -= taken[kind, at] * more
-        return time, taken
+        ways = self.ways(place, *calls)
+        left -= max(0, passing - ways.passing)
+        at = bisect.bisect_right(ways.bytes, left) - 1
+        return None if at < 0 else (time + ways.time_ns[at], ways.which[at])
 
     def ways(self, place: int, *calls: int) -> Ways:
-        """Of so many calls of each kind; none where there are too many to try."""
+        """Of so many calls of each kind."""
         key = place, *calls
         if key not in self.known:
-            choices = self.useful[place]
-            many = math.prod(math.comb(len(known) + n - 1, n) for known, n in zip(choices, calls, strict=True))
-            self.known[key] = self._ways(place, calls) if many <= MOST_WAYS else Ways([], [], [])
+            self.known[key] = self._all(place, calls) if self._few(place, calls) else self._many(place, calls)
         return self.known[key]
 
-    def _ways(self, place: int, calls: Sequence[int]) -> Ways:
+    def _few(self, place: int, calls: Sequence[int]) -> bool:
+        """Whether all ways are tried."""
+        each = (math.comb(len(known) + n - 1, n) for known, n in zip(self.useful[place], calls, strict=True))
+        return math.prod(each) <= MOST_WAYS
+
+    def _all(self, place: int, calls: Sequence[int]) -> Ways:
         sizes = times = passing = np.zeros(1, dtype=np.int64)
-        for known, own, n in zip(self.useful[place], self.sizes[place], calls, strict=True):
-            shared, own_ns = _shared(len(known), n), np.array([one.cost.time_ns for one in known])
+        numbers = list[int]()
+        for known, own, n in zip(self.useful[place], self.fronts[place], calls, strict=True):
+            shared = _shared(len(known), n)
             most = np.where(shared > 0, [one.cost.transient_bytes for one in known], 0).max(axis=1)
-            sizes = np.add.outer(sizes, shared @ own).ravel()
-            times = np.add.outer(times, shared @ own_ns).ravel()
+            sizes = np.add.outer(sizes, shared @ own.bytes).ravel()
+            times = np.add.outer(times, shared @ own.time_ns).ravel()
             passing = np.maximum.outer(passing, most).ravel()
+            numbers.append(len(shared))
         sizes = sizes + passing
         at = faster_with_more(sizes, times)
-        return Ways(sizes[at].tolist(), times[at].tolist(), at.tolist())
+        which = [*zip(*(rows.tolist() for rows in np.unravel_index(at, numbers)), strict=True)]
+        least = min(known[0] for known, n in zip(self.ranges, calls, strict=True) if n)
+        return Ways(sizes[at].tolist(), times[at].tolist(), which, least)
+
+    def _many(self, place: int, calls: Sequence[int]) -> Ways:
+        """As if all held as much in passing as any of their options."""
+        sizes = times = np.zeros(1, dtype=np.int64)
+        which = np.zeros((0, 1), dtype=np.int64)
+        for fronts, n in zip(self.fronts[place], calls, strict=True):
+            front = fronts.of(n)
+            sums, total = (np.add.outer(*both).ravel() for both in ((sizes, front.bytes), (times, front.time_ns)))
+            at = told_apart(sums, total, self.memory_bytes[place])
+            before, own = np.divmod(at, len(front.bytes))
+            sizes, times, which = sums[at], total[at], np.vstack([which[:, before], own])
+        most = max(known[1] for known, n in zip(self.ranges, calls, strict=True) if n)
+        return Ways((sizes + most).tolist(), times.tolist(), [*map(tuple, which.T.tolist())], most)
 
     def values(self, place: int, first: int, after: int) -> Iterator[tuple[int, ...]]:
         """Of each call, those that hold least first."""
         found = self.filled(place, first, after)
         assert found is not None
-        taken, calls = found[1], [known[after] - known[first] for known in self.counts]
-        if isinstance(taken, int):
-            queues = [*self._chosen(place, calls, taken)]
-        else:
-            queues = [[*self._up(place, kind, n, taken)] for kind, n in enumerate(calls)]
+        calls = [known[after] - known[first] for known in self.counts]
+        queues = [*self._chosen(place, calls, found[1])]
         for at in range(first, after):
             yield queues[self.kinds[at]].pop(0)
 
-    def _chosen(self, place: int, calls: Sequence[int], which: int) -> Iterator[list[tuple[int, ...]]]:
-        """By kind the values of each call, in one of all ways."""
-        shared = [_shared(len(known), n) for known, n in zip(self.useful[place], calls, strict=True)]
-        rows = np.unravel_index(which, [len(each) for each in shared])
-        for known, each, row in zip(self.useful[place], shared, rows, strict=True):
-            yield [one.values for one, n in zip(known, each[row].tolist(), strict=True) for _ in range(n)]
-
-    def _up(
-        self, place: int, kind: int, calls: int, taken: Mapping[tuple[int, int], int]
-    ) -> Iterator[tuple[int, ...]]:
-        """Values of a kind's calls, as many of which go up each step of its ladder as are taken."""
-        ladder = self.ladders[place][kind]
-        up = [calls, *(taken[kind, at] for at in range(len(ladder) - 1)), 0]
-        for at, option in enumerate(ladder):
-            yield from itertools.repeat(option.values, up[at] - up[at + 1])
+    def _chosen(self, place: int, calls: Sequence[int], which: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
+        """By kind the values of each call, in one of the ways."""
+        few = self._few(place, calls)
+        for known, fronts, n, way in zip(self.useful[place], self.fronts[place], calls, which, strict=True):
+            counts = _shared(len(known), n)[way].tolist() if few else fronts.counts(n, way)
+            yield [one.values for one, number in zip(known, counts, strict=True) for _ in range(number)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from autopar.ir.pipeline import Mark
+from autopar.passes import placewise
 from autopar.passes.pipelining import Shape, Unit
 from autopar.passes.placewise import PRECISE, Option, Places
 from autopar.passes.units import Cost
@@ -100,9 +101,12 @@ def drawn(seed: int) -> Case:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("ways", [placewise.MOST_WAYS, 0])
 @pytest.mark.parametrize("seed", range(2 * PASSING))
-def test_no_cut_with_other_modes_is_faster(seed: int) -> None:
-    """But for what the last bytes of a place, too few for one more call, might have been used for."""
+def test_no_cut_with_other_modes_is_faster(seed: int, ways: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what the last bytes of a place, too few for one more call, might have been used for; whether all ways are
+    tried or a front of them is."""
+    monkeypatch.setattr(placewise, "MOST_WAYS", ways)
     case = drawn(seed)
     every = list(case.every())
     rng, sizes = random.Random(-seed - 1), sorted(held for _, held in every)
