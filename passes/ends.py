@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
 from autopar.passes.build import Encoded, Model
+from autopar.passes.live import segment_holding
 from autopar.passes.pricing import local_bytes
 from autopar.passes.problem import Segment, Table
 from autopar.passes.repeated import anywhere, needs_of, reached
@@ -24,17 +25,17 @@ from autopar.passes.units import places_of
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ends:
     """Parts of the root: what is ``before`` the first call, ``behind`` the last one, and by chain what a place that has
-    calls of it computes ``again``, the same object where it is the same."""
+    calls of it computes ``again``, the same object where it is the same. Each holds one microbatch."""
 
     before: Segment
     behind: Segment
     again: tuple[Segment, ...]
 
-    def of(self, place: int, places: int) -> tuple[Segment, ...]:
-        """What stands at a place, by the chain that it has calls of."""
+    def of(self, place: int, places: int, live: int) -> tuple[Segment, ...]:
+        """What stands at a place that holds so many, by the chain that it has calls of."""
         if 0 < place < places - 1:
             return self.again
-        return (self.behind if place else self.before,) * len(self.again)
+        return (segment_holding(self.behind if place else self.before, live),) * len(self.again)
 
 
 def ends(model: Model, encoded: Encoded) -> Ends:

@@ -13,11 +13,12 @@ def holding(encoded: Encoded, live: int) -> Encoded:
     if live == 1:
         return encoded
     problem = encoded.problem
-    chains = tuple(replace(chain, segment=_segment(chain.segment, live)) for chain in problem.chains)
-    return replace(encoded, problem=replace(problem, root=_segment(problem.root, live), chains=chains))
+    chains = tuple(replace(chain, segment=segment_holding(chain.segment, live)) for chain in problem.chains)
+    return replace(encoded, problem=replace(problem, root=segment_holding(problem.root, live), chains=chains))
 
 
-def _segment(segment: Segment, live: int) -> Segment:
+def segment_holding(segment: Segment, live: int) -> Segment:
+    """A segment that holds one microbatch, holding ``live`` of them."""
     return replace(segment, tables=tuple(_table(table, live) for table in segment.tables))
 
 

@@ -21,7 +21,7 @@ from autopar.passes.extents import layers
 from autopar.passes.live import holding
 from autopar.passes.pipelining import Shape, transfer_ns
 from autopar.passes.pricing import Pricing
-from autopar.passes.problem import Chain, FloatArray, Table
+from autopar.passes.problem import Chain, FloatArray, Segment, Table
 from autopar.passes.solve import Model, Places, apart, model_holding
 
 
@@ -34,6 +34,7 @@ class Staging:
     pricing: Pricing
     shape: Shape
     known: dict[tuple[int, int], Model] = field(default_factory=dict)  # by what is held, and how much finer
+    standing: dict[tuple[int, int], tuple[Segment, ...]] = field(default_factory=dict)  # by place, and what is held
 
     @cached_property
     def _anywhere(self) -> bool:
@@ -71,7 +72,14 @@ class Staging:
 
     @cached_property
     def _own(self) -> Ends | None:
-        return None if self._anywhere else ends(self.bounds.model, holding(self.encoded, 0))
+        return None if self._anywhere else ends(self.bounds.model, self.encoded)
+
+    def _standing(self, own: Ends, place: int, live: int) -> tuple[Segment, ...]:
+        """What stands at a place; the same object where it is asked for again."""
+        key = place, live
+        if key not in self.standing:
+            self.standing[key] = own.of(place, self.shape.places, live)
+        return self.standing[key]
 
     def places(self, runs: Sequence[range], counts: Sequence[int] = ()) -> list[Places]:
         """Of runs of neighbouring places what each holds and costs. ``counts``: multiples of its microbatches, least
@@ -94,7 +102,7 @@ class Staging:
                 sent_ns=sent * (bool(entering) + bool(leaving)),
                 sides=(bool(entering), bool(leaving)), handed=[state - sent for state in states],
                 memory_bytes=self.bounds.memory_bytes - shape.received_bytes(run[-1], entering, leaving),
-                own=() if own is None else own.of(run[0], shape.places),
+                own=() if own is None else self._standing(own, run[0], live if most == 1 else 0),
                 anew=own is not None and 0 < run[0] < shape.places - 1 and len(set(own.again)) <= 2,
             ))  # fmt: skip
         return found

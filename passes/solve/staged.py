@@ -98,8 +98,8 @@ class Costs:
         self._least_passing: dict[int, FloatArray] = {}
 
     def like(self, places: Sequence[Places]) -> Costs:
-        """Of places of the same problem whose own parts are the same, which differ in bytes, in what they send and in
-        how much longer their calls take; at the same steep price."""
+        """Of places of the same problem, which differ in bytes, in what they send and in how much longer their calls
+        take; at the same steep price."""
         made = copy.copy(self)
         made.steep, made.places, made.first = self.steep, places, places[0].model
         if all(at.model is other.model for at, other in zip(places, self.places, strict=True)):

@@ -6,14 +6,17 @@ import itertools
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 
 from autopar.ir.mesh import Mesh
 from autopar.passes.bounds import Bounds
+from autopar.passes.ends import Ends
 from autopar.passes.found import Limits
 from autopar.passes.heavy_bounds import counts_by_mesh
 from autopar.passes.outer import Candidate, of_mesh
 from autopar.passes.piped import Pipelines
+from autopar.passes.problem import Segment, Table
 from autopar.passes.solve import Costs, undivided_bound_ns
 from autopar.passes.staging import Staging
 from autopar.passes.standing import Standing
@@ -64,6 +67,35 @@ def test_the_most_microbatches_of_a_run_bound_all_of_it(name: str) -> None:
                 assert bound <= costs.like(fewest.places(RUNS, [count])).undivided_ns()
                 told += bound > 0
     assert told
+
+
+def test_the_ends_hold_what_is_in_flight() -> None:
+    """What stands before the first call is held as often as microbatches are in flight there."""
+    table = Table(
+        variables=(0,), sync_ns=np.array([1, 2]), bytes=np.array([10, 20]), saved_bytes=np.array([3, 4]),
+        transient_bytes=np.array([0, 0]),
+    )  # fmt: skip
+    part, nothing = (Segment(name="part", domains=(2,), tables=own) for own in ((table,), ()))
+    known = Ends(before=part, behind=part, again=(nothing, nothing))
+    for place, live, held in ((0, 4, (19, 32)), (3, 1, (10, 20)), (0, 0, (7, 16))):
+        found = known.of(place, 4, live)
+        assert len(found) == 2 and found[0] is found[1] and tuple(found[0].tables[0].bytes) == held
+    assert known.of(2, 4, 2) == (nothing, nothing)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_head_leaves_less_for_calls_with_a_microbatch_in_flight(name: str) -> None:
+    bounds, (first, *_) = pipelines(name, "1f1b")
+    here = staging(bounds, first)
+
+    def standing(counts: list[int]) -> list[int]:
+        places = here.places(RUNS, counts)
+        costs = Costs(places)
+        return [at.memory_bytes - costs.room_bytes(s)[0] for s, at in enumerate(places)]
+
+    for place, (any_many, own) in enumerate(zip(standing([2 * first.count]), standing([]), strict=True)):
+        assert own > any_many if place == 2 else own >= any_many
+    assert standing([first.count]) == standing([])
 
 
 def test_numbers_that_are_no_multiples_are_bounded_by_none() -> None:
