@@ -7,6 +7,7 @@ from itertools import count
 
 from autopar.ir.graph import SOURCES, Graph, Node, Value, sorted_attrs
 from autopar.ir.types import Attr
+from autopar.passes.fold.lone import lone_runs
 from autopar.passes.fold.run import Run
 from autopar.passes.fold.search import find_runs, saved_nodes
 from autopar.passes.fold.sequence import Sequence, sequence
@@ -33,13 +34,14 @@ def fold(graph: Graph, *, min_count: int = 2) -> Graph:
             seq, runs = other, found
     if not runs:
         return canonical_form(graph)
+    runs = [*runs, *lone_runs(seq, runs)]
     producers = graph.producers()
     blocks: dict[str, Graph] = {}
     sources = {node.result.name: node for node in graph.nodes if node.target in SOURCES}
     rest: dict[int, Node] = dict(enumerate(seq.nodes))
     for run in runs:
         own = [_own(seq, run, instance, producers) for instance in range(run.count)]
-        block, order = _block(seq, run, own[1])
+        block, order = _block(seq, run, own[_middle(run)])
         params = tuple(tuple(str(row[i].attr("fqn")) for i in order) for row in own)
         name = f"at {run.start}"  # until the order of the calls is known
         blocks[name] = block
@@ -71,16 +73,24 @@ def _results(seq: Sequence, run: Run, instance: int) -> list[Value]:
     return [seq.nodes[nodes[index]].results[result] for index, result in run.carried]
 
 
+def _middle(run: Run) -> int:
+    """The instance that stands for all: the second, or the only one."""
+    return min(1, run.count - 1)
+
+
 def _block(seq: Sequence, run: Run, own: list[Node]) -> tuple[Graph, list[int]]:
-    """The second instance as a block, and the place in ``own`` of the parameter of each slot."""
-    names, types = _names(seq, run, 1), seq.types
-    entering = [value.name for value in _results(seq, run, 0)] + [names[code] for code in run.shared]
+    """An instance as a block, and the place in ``own`` of the parameter of each slot."""
+    middle = _middle(run)
+    names, types = _names(seq, run, middle), seq.types
+    ahead = _results(seq, run, middle - 1) if middle else []
+    carried = [value.name for value in ahead] or [names[code] for code in run.carried.values()]
+    entering = [*carried, *(names[code] for code in run.shared)]
     inputs = [
         Node(results=(Value(name, types[name]),), target="input", attrs=(("name", f"in{at}"),))
         for at, name in enumerate(entering)
     ]
-    body = [seq.nodes[at] for at in run.instances[1]]
-    outputs = tuple(value.name for value in _results(seq, run, 1))
+    body = [seq.nodes[at] for at in run.instances[middle]]
+    outputs = tuple(value.name for value in _results(seq, run, middle))
     block = canonical_form(Graph(name="", nodes=(*inputs, *own, *body), outputs=outputs))
     place = {node.attr("fqn"): at for at, node in enumerate(own)}
     order: list[int] = []
@@ -96,7 +106,7 @@ def _block(seq: Sequence, run: Run, own: list[Node]) -> tuple[Graph, list[int]]:
 
 
 def _call(seq: Sequence, run: Run, block: str, params: tuple[Attr, ...]) -> Node:
-    first, names = _names(seq, run, 0), _names(seq, run, 1)
+    first, names = _names(seq, run, 0), _names(seq, run, _middle(run))
     return Node(
         results=tuple(_results(seq, run, run.count - 1)),
         target="call",

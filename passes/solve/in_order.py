@@ -1,8 +1,9 @@
 """A bound of stages of a model of several chains: each place takes calls in the order in which they run.
 
 Greedy: T is too little where places that take one after the other as many calls as they can within T leave some. A
-place with calls of one chain takes as long as these do alone; one that goes on to the next chain as long as what its
-calls of each take without their ends, and all else there.
+place with calls of one chain takes as long as these do alone, within its memory; one that goes on to the next chain as
+long as what its calls of each take without their ends, and all else there, or as those of one do alone and the others
+besides.
 """
 
 from __future__ import annotations
@@ -85,12 +86,16 @@ def _most(
     total = stop.alone[chain].within(time_ns, rest)
     if total < rest:
         return total
-    left, own = time_ns - stop.sent_ns - walks[chain].of(rest), stop.own_ns[chain]
+    # what those so far take at least, and what they do within memory with all else there
+    before, most = walks[chain].of(rest), stop.alone[chain].of(rest)
+    own = stop.own_ns[chain]
     for after in range(chain + 1, len(calls)):
         own = max(own, stop.own_ns[after])
-        alone = stop.alone[after].within(time_ns, calls[after])
-        taken = walks[after].within(left - own, alone)
+        alone = stop.alone[after].within(time_ns - before, calls[after])
+        taken = walks[after].within(time_ns - max(stop.sent_ns + own + before, most), alone)
         if taken < calls[after]:
             return total + max(0, taken)
-        left, total = left - walks[after].of(taken), total + taken
+        one = walks[after].of(taken)
+        most = max(most + one, before + stop.alone[after].of(taken))
+        before, total = before + one, total + taken
     return total

@@ -37,7 +37,7 @@ def merged(model: nn.Module) -> list[set[str]]:
     graph = folded(model).model.graph
     found = []
     for node in graph.nodes:
-        if node.target == "call":
+        if node.target == "call" and node.attr("count") != 1:
             params: Any = node.attr("params")
             found += [set(map(str, names)) for names in params]
     return found

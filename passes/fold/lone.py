@@ -1,0 +1,105 @@
+"""A layer that stands by itself ahead of a run: unlike the others, as a dense one ahead of mixtures of experts.
+
+It begins with a value like the one that the run begins with, of which it makes that; it reads no other such value, and
+nothing else of it is used behind it. As a block of one call its modes are chosen like those of any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Positions
+
+from autopar.passes.fold.run import Run
+from autopar.passes.fold.sequence import Sequence
+
+SMALLEST = 0.5  # of the nodes of the run's own block
+FARTHEST = 4  # so many times as many nodes are looked through
+
+
+def lone_runs(seq: Sequence, runs: Positions[Run]) -> list[Run]:
+    """Runs of one instance, each directly ahead of one of ``runs``."""
+    taken = {at for run in runs for instance in run.instances for at in instance}
+    users: dict[int, list[int]] = {}
+    for at, codes in enumerate(seq.refs):
+        for code in codes:
+            users.setdefault(code, []).append(at)
+    found = []
+    for run in runs:
+        if (one := _ahead_of(seq, run, taken, users)) is not None:
+            found.append(one)
+            taken.update(one.instances[0])
+    return found
+
+
+def _ahead_of(seq: Sequence, run: Run, taken: Collection[int], users: Mapping[int, list[int]]) -> Run | None:
+    """The largest layer that makes what the run begins with."""
+    (code, *others), end = run.carried.values(), -1
+    if not others and code >= 0 and code not in seq.signature:
+        end = code // seq.stride
+    if end < 0 or end in taken:
+        return None
+    needed = _needed(seq, end, taken, FARTHEST * run.length)
+    for begin in _alike(seq, needed, code):
+        inside = _between(seq, needed, begin)
+        if len(inside) < SMALLEST * run.length:
+            return None
+        made = {at * seq.stride + 2 * index for at in inside for index in range(len(seq.nodes[at].results))}
+        alone = made.issuperset(read for read in _alike(seq, inside, code) if read != begin)
+        if alone and end == inside[-1] and _closed(seq, inside, made - {code}, users):
+            return _run(seq, inside, begin, code, users)
+    return None
+
+
+def _alike(seq: Sequence, positions: Positions[int], code: int) -> list[int]:
+    """What nodes read that is like the value of ``code``."""
+    read = {read for at in positions for read in seq.refs[at] if read >= 0 and read not in seq.signature}
+    return sorted(one for one in read if _type(seq, one) == _type(seq, code))
+
+
+def _type(seq: Sequence, code: int) -> object:
+    return seq.types[seq.nodes[code // seq.stride].results[code % seq.stride // 2].name]
+
+
+def _needed(seq: Sequence, end: int, taken: Collection[int], most: int) -> list[int]:
+    """Positions of what a node depends on, and itself, so many back at most, without those of other runs."""
+    found, waiting = {end}, [end]
+    while waiting:
+        for code in seq.refs[waiting.pop()]:
+            at = code // seq.stride
+            if code >= 0 and code not in seq.signature and at not in found and at not in taken and at > end - most:
+                found.add(at)
+                waiting.append(at)
+    return sorted(found)
+
+
+def _between(seq: Sequence, needed: Positions[int], begin: int) -> list[int]:
+    """Which of those depend on a value."""
+    made, found = {begin}, list[int]()
+    for at in needed:
+        if not made.isdisjoint(seq.refs[at]):
+            found.append(at)
+            made.update(at * seq.stride + 2 * index for index in range(len(seq.nodes[at].results)))
+    return found
+
+
+def _closed(seq: Sequence, inside: Positions[int], made: Collection[int], users: Mapping[int, list[int]]) -> bool:
+    """Whether nothing that is made is used elsewhere."""
+    own, last = frozenset(inside), len(seq.nodes)
+    return all(seq.last_use.get(one, -1) < last and own.issuperset(users.get(one, ())) for one in made)
+
+
+def _run(seq: Sequence, inside: list[int], begin: int, code: int, users: Mapping[int, list[int]]) -> Run:
+    offsets = {at: offset for offset, at in enumerate(inside)}
+    own, shared = list[tuple[int, int]](), dict[int, None]()
+    for at in inside:
+        for operand, read in enumerate(seq.refs[at]):
+            if read in seq.signature and offsets.keys() >= set(users[read]) and seq.last_use[read] < len(seq.nodes):
+                if read == at * seq.stride + 2 * operand + 1:
+                    own.append((offsets[at], operand))
+            elif read != begin and (read < 0 or read in seq.signature or read // seq.stride not in offsets):
+                shared.setdefault(read)
+    made = offsets[code // seq.stride], code % seq.stride // 2
+    return Run(
+        start=inside[0], end=inside[-1] + 1, instances=(tuple(inside),), carried={made: begin}, shared=tuple(shared),
+        own=tuple(own),
+    )  # fmt: skip
