@@ -43,6 +43,8 @@ def _ahead_of(seq: Sequence, run: Run, taken: Collection[int], users: Mapping[in
         inside = _between(seq, needed, begin)
         if len(inside) < SMALLEST * run.length:
             return None
+        if any(seq.nodes[at].target == "call" for at in inside):  # blocks call no blocks
+            continue
         made = {at * seq.stride + 2 * index for at in inside for index in range(len(seq.nodes[at].results))}
         alone = made.issuperset(read for read in _alike(seq, inside, code) if read != begin)
         if alone and end == inside[-1] and _closed(seq, inside, made - {code}, users):

@@ -97,3 +97,10 @@ def test_a_stem_is_none() -> None:
     build = Builder()
     x = begun(build)
     assert calls(folded(build.graph(layers(build, build.op("aten.add.Tensor", x, build.linear(x)))))) == [(3, 1, 5)]
+
+
+def test_blocks_call_no_blocks() -> None:
+    """A graph that is folded already stays as it is."""
+    build = Builder()
+    once = folded(build.graph(layers(build, odd(build, layers(build, begun(build), 2)))))
+    assert print_graph(fold(once)) == print_graph(once)
