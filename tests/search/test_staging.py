@@ -79,7 +79,8 @@ def test_the_ends_hold_what_is_in_flight() -> None:
     known = Ends(before=part, behind=part, again=(nothing, nothing))
     for place, live, held in ((0, 4, (19, 32)), (3, 1, (10, 20)), (0, 0, (7, 16))):
         found = known.of(place, 4, live)
-        assert len(found) == 2 and found[0] is found[1] and tuple(found[0].tables[0].bytes) == held
+        size = found[0].tables[0].bytes
+        assert len(found) == 2 and found[0] is found[1] and size is not None and tuple(size) == held
     assert known.of(2, 4, 2) == (nothing, nothing)
 
 
