@@ -75,7 +75,7 @@ class Staging:
         return None if self._anywhere else ends(self.bounds.model, self.encoded)
 
     def _standing(self, own: Ends, place: int, live: int) -> tuple[Segment, ...]:
-        """What stands at a place; the same object where it is asked for again."""
+        """What stands at a place; the same object where it is asked for again, by which its costs are known."""
         key = place, live
         if key not in self.standing:
             self.standing[key] = own.of(place, self.shape.places, live)

@@ -6,7 +6,7 @@ nothing else of it is used behind it. As a block of one call its modes are chose
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Positions
 
 from autopar.passes.fold.run import Run
@@ -33,10 +33,9 @@ def lone_runs(seq: Sequence, runs: Positions[Run]) -> list[Run]:
 
 def _ahead_of(seq: Sequence, run: Run, taken: Collection[int], users: Mapping[int, list[int]]) -> Run | None:
     """The largest layer that makes what the run begins with."""
-    (code, *others), end = run.carried.values(), -1
-    if not others and code >= 0 and code not in seq.signature:
-        end = code // seq.stride
-    if end < 0 or end in taken:
+    code, *others = run.carried.values()
+    end = code // seq.stride
+    if others or code < 0 or code in seq.signature or end in taken:
         return None
     needed = _needed(seq, end, taken, FARTHEST * run.length)
     for begin in _alike(seq, needed, code):
@@ -45,7 +44,7 @@ def _ahead_of(seq: Sequence, run: Run, taken: Collection[int], users: Mapping[in
             return None
         if any(seq.nodes[at].target == "call" for at in inside):  # blocks call no blocks
             continue
-        made = {at * seq.stride + 2 * index for at in inside for index in range(len(seq.nodes[at].results))}
+        made = {one for at in inside for one in _made(seq, at)}
         alone = made.issuperset(read for read in _alike(seq, inside, code) if read != begin)
         if alone and end == inside[-1] and _closed(seq, inside, made - {code}, users):
             return _run(seq, inside, begin, code, users)
@@ -80,8 +79,13 @@ def _between(seq: Sequence, needed: Positions[int], begin: int) -> list[int]:
     for at in needed:
         if not made.isdisjoint(seq.refs[at]):
             found.append(at)
-            made.update(at * seq.stride + 2 * index for index in range(len(seq.nodes[at].results)))
+            made.update(_made(seq, at))
     return found
+
+
+def _made(seq: Sequence, at: int) -> Iterable[int]:
+    """Codes of a node's results."""
+    return (at * seq.stride + 2 * index for index in range(len(seq.nodes[at].results)))
 
 
 def _closed(seq: Sequence, inside: Positions[int], made: Collection[int], users: Mapping[int, list[int]]) -> bool:
