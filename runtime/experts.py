@@ -79,7 +79,7 @@ def _forward(
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
     """Result, what is where (``experts_fused.Rows``; its first two suffice), and what the first projection gave
     [rows, c I], in pieces."""
-    order, ends = places = in_order(index, start, up.shape[0])
+    order, ends = places = in_order(index, start, up.shape[0], complete=complete)
     how, (first, second) = Gated(Gate.parse(gate), kept, kept_factor), (up, down) if transposed else (up.mT, down.mT)
     if experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(*places, each=index.shape[1], complete=complete)
@@ -92,11 +92,11 @@ def _forward(
     return result, [order, ends], inners
 
 
-def _backward(
+def _gradients(
     grad: Tensor, x: Tensor, weight: Tensor, up: Tensor, down: Tensor, kept: Tensor | None, places: list[Tensor],
     inner: list[Tensor], *, gate: str, transposed: bool, kept_factor: float, wants: tuple[bool, bool, bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three, the others are empty."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three."""
     how, stored, turned = Gated(Gate.parse(gate), kept, kept_factor), (up, down), (up.mT, down.mT)
     (first, second), back = (stored, turned) if transposed else (turned, stored)
     order, ends = places[:2]
@@ -121,8 +121,13 @@ def _backward(
             grad, x, token, share, bounds, first, second, inner, how, into_up, into_down, found[2]
         )
         of_weight = weight.new_zeros(weight.numel()).index_copy_(0, order, of_share).view(weight.shape)
-    of_up, of_down, of_bias = (up.new_empty(0) if each is None else each for each in found)
+    of_up, of_down, of_bias = found
     return of_x, of_weight, of_up, of_down, of_bias
+
+
+def _backward(grad: Tensor, *args: Any, **how: Any) -> tuple[Tensor, ...]:
+    """The same, empty where there is none: an operator gives tensors."""
+    return tuple(grad.new_empty(0) if each is None else each for each in _gradients(grad, *args, **how))
 
 
 def _of_rows(order: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,13 +135,14 @@ def _of_rows(order: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return order.div(weight.shape[1], rounding_mode="floor"), weight.reshape(-1).index_select(0, order).unsqueeze(-1)
 
 
-def in_order(index: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
+def in_order(index: Tensor, start: int, count: int, *, complete: bool = False) -> tuple[Tensor, Tensor]:
     """Places in the flattened index by expert, those of one expert in order, the choices of other experts than the
-    ``count`` from ``start`` on last; and after how many of them each expert ends."""
+    ``count`` from ``start`` on last; and after how many of them each expert ends. ``complete``: there are no others."""
     here = index.reshape(-1)
     here = here - start if start else here
-    # below 0 becomes a large number, so few operations tell who is elsewhere: on a GPU each is a kernel to start
-    known, order = torch.sort(here.remainder(_BEYOND).clamp_(max=count), stable=True)
+    if not complete:  # below 0 becomes a large number: few operations, each of which is a kernel to start on a GPU
+        here = here.remainder(_BEYOND).clamp_(max=count)
+    known, order = torch.sort(here, stable=True)
     experts = torch.arange(count, device=index.device, dtype=known.dtype)
     return order, torch.searchsorted(known, experts, right=True, out_int32=True)
 
@@ -164,7 +170,7 @@ class _Experts(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants = ctx.needs_input_grad[3:6]
         saved = ctx.saved_tensors
-        backward: Callable[..., Any] = _backward
+        backward: Callable[..., Any] = _gradients
         if torch_private.in_dispatch_mode() or torch.is_grad_enabled():
             backward = torch.ops.autopar.experts_backward
         places, inner = list(saved[5 : ctx.last]), list(saved[ctx.last :])

@@ -50,8 +50,10 @@ def aligned(*operands: Tensor) -> bool:
     for each in operands:
         if each.data_ptr() % _ALIGNMENT or not each.is_contiguous():
             return False
-        if any(width * each.element_size() % _ALIGNMENT for width in each.shape[1:]):
-            return False
+        size = each.element_size()
+        for width in each.shape[1:]:
+            if width * size % _ALIGNMENT:
+                return False
     return True
 
 
@@ -187,7 +189,7 @@ def backward(
     ``matrices``: up and down as ``forward`` has them, ``back``: turned.
     """
     (up, down), (up_back, down_back) = matrices, back
-    share = weight.flatten().index_select(0, rows.order).unsqueeze(-1).add_(_NEXT_TO_0)
+    share = weight.reshape(-1, 1).index_select(0, rows.order).add_(_NEXT_TO_0)
     given = rows.taken(grad).mul_(share)
     middle, inwards = gate.and_backward(inner, rows.token)
     of_middle = rows.product(given, down_back)

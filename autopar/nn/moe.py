@@ -97,7 +97,7 @@ class MoE(nn.Module):
     def forward(self, hidden: Tensor) -> MoEOutput:
         if hidden.dim() != 3:
             raise UsageError(f"MoE: the input is {list(hidden.shape)}; it must be [batch, length, {self.hidden_size}]")
-        routed = self.router(hidden)
+        routed = self.router(hidden, with_gates=bool(self.balance_loss))
         line = load = None
         if self.capacity_factor is not None or self.balance_loss:
             line = capacity.in_line(routed.chosen)
@@ -127,7 +127,7 @@ class MoE(nn.Module):
         if not (self.balance_loss or self.z_loss):
             return routed.logits.new_zeros(())
         total = routed.logits.new_zeros(routed.logits.shape[0])
-        if self.balance_loss and load is not None:
+        if self.balance_loss and routed.gates is not None and load is not None:
             choices = routed.chosen.shape[1:].numel()
             total = total + self.balance_loss * losses.balance_loss(routed.gates, load, choices)
         if self.z_loss:

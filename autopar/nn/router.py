@@ -20,11 +20,12 @@ class Routed(NamedTuple):
     """The choices of every token; experts are counted inside their prototype.
 
     ``logits`` and ``gates`` are [batch, length, prototypes, experts of a prototype], ``chosen`` (int64) and ``weight``
-    [batch, length, prototypes, top_k], the best choice first. All but ``chosen`` in float32 or wider.
+    [batch, length, prototypes, top_k], the best choice first. All but ``chosen`` in float32 or wider. ``gates`` may be
+    missing where nobody asked for them.
     """
 
     logits: Tensor
-    gates: Tensor
+    gates: Tensor | None
     chosen: Tensor
     weight: Tensor
 
@@ -74,18 +75,19 @@ class Router(nn.Module):
         bound = 1 / math.sqrt(self.hidden_size)
         nn.init.uniform_(self.weight, -bound, bound)
 
-    def forward(self, hidden: Tensor) -> Routed:
-        """Of tokens [batch, length, hidden_size]."""
+    def forward(self, hidden: Tensor, *, with_gates: bool = True) -> Routed:
+        """Of tokens [batch, length, hidden_size]; the choices need no gates if ``normalize`` takes their softmax."""
         wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         tokens = hidden.to(wide)
         if self.training and self.jitter:
             tokens = tokens * (1 - self.jitter + 2 * self.jitter * torch.rand_like(tokens))
         of_each = self.num_experts // self.prototypes
         logits = F.linear(tokens, self.weight.to(wide)).view(*hidden.shape[:-1], self.prototypes, of_each)
-        gates = logits.softmax(-1) if self.gate == "softmax" else logits.sigmoid()
         if self.normalize and self.gate == "softmax" and self.prototypes == 1:  # the same in a third of the operations
             best, chosen = logits.topk(self.top_k, dim=-1)
+            gates = logits.softmax(-1) if with_gates else None
             return Routed(logits=logits, gates=gates, chosen=chosen, weight=best.softmax(-1))
+        gates = logits.softmax(-1) if self.gate == "softmax" else logits.sigmoid()
         weight, chosen = gates.topk(self.top_k, dim=-1)
         if self.normalize:
             weight = weight / (weight.sum((-2, -1), keepdim=True) + _TINY)

@@ -184,6 +184,17 @@ def test_the_router_computes_in_float32_at_least(dtype):
     assert (hidden.dtype, loss.dtype, moe.router(x).gates.dtype) == (dtype, torch.float32, torch.float32)
 
 
+@pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_choices_are_the_same_whether_or_not_anybody_asks_for_the_gates(gate, normalize):
+    """They are left out only where the choices follow from the logits."""
+    router = layer(gate=gate, normalize=normalize).router
+    asked, alone = router(tokens()), router(tokens(), with_gates=False)
+    assert torch.equal(asked.chosen, alone.chosen) and torch.equal(asked.weight, alone.weight)
+    assert asked.gates is not None
+    assert (alone.gates is None) == (normalize and gate == "softmax")
+
+
 def test_a_layer_on_meta_is_filled_by_its_own_initialiser():
     """The router and the experts, each within the bounds of an nn.Linear of its size."""
     filled = tensors_of(MoE(WIDTH, INNER, EXPERTS, device="meta"))
