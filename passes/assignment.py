@@ -66,7 +66,7 @@ def _variant(graph: Graph, variables: tuple[Variable, ...], values: tuple[int, .
         elif isinstance(chosen, Joint):
             nodes.update(zip(chosen.nodes, chosen.strategies, strict=True))
         elif isinstance(chosen, Layout) and variable.kind in ("source", "shared"):
-            layouts[variable.name] = chosen
+            layouts.update(dict.fromkeys((variable.name, *variable.like), chosen))
     inputs = {node.result.name for node in graph.sources("input")}
     kept = {node.result.name for target in SOURCES[1:] for node in graph.sources(target)}
     return Variant(

@@ -28,6 +28,7 @@ from autopar.passes.edges import Consumer
 from autopar.passes.facts import Fact
 from autopar.passes.ground import Ground
 from autopar.passes.legal import legal_strategies
+from autopar.passes.likeness import used_alike
 from autopar.passes.microbatches import refuse_crossing, refuse_writes
 from autopar.passes.positions import BATCH_AXES, Positions, all_graphs, flat_operands, node_key
 from autopar.passes.pricing import Pricing, local_bytes
@@ -118,6 +119,9 @@ class Builder:
         self.mesh: Mesh = ground.pricing.mesh
         self.ground, self.edges = ground, ground.edges
         self.segments: dict[str, SegmentBuilder] = {}
+        # of weights that calls share: which follow which, by block, and in the root the use of each
+        self.first: dict[str, dict[str, str]] = {}
+        self.used: dict[tuple[str, tuple[Layout, ...]], int] = {}
         self.chains: list[Chain] = []
         self.calls: list[Node] = []
 
@@ -147,7 +151,7 @@ class Builder:
 
     def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> Values:
         """Variables of all nodes. ``given``: layouts in which a block's inputs may come."""
-        values, placed = Values(graph), self._regions(graph)
+        values, placed, first = Values(graph), self._regions(graph), self.first.get(graph.name, {})
         for node in graph.nodes:
             region = placed.get(node.results[0].name)
             if graph is self.model.graph and node.target != "input" and node.results[0].name not in self.model.live:
@@ -158,7 +162,11 @@ class Builder:
                 name = node.result.name
                 layouts = given.get(name) or (self._input_layout(node),)
                 kind = "shared" if name in given else "source"
-                values.set(name, into.variable(kind, name, layouts), layouts)
+                if first.get(name, name) == name:
+                    like = tuple(other for other, one in first.items() if one == name != other)
+                    values.set(name, into.variable(kind, name, layouts, like), layouts)
+                else:
+                    values.set(name, values.variable[first[name]], layouts)
             elif region is not None and region.root is node:
                 self._region(graph, into, region, values)
             elif region is None and node.target not in SOURCES:
@@ -227,9 +235,12 @@ class Builder:
             name = operands[index]
             assert name is not None
             given[inputs[index]] = tuple(dict.fromkeys((*values.layouts[name], *probe[index])))
-        shared_needs = self._needs(block)
-        for index in range(carried, len(inputs)):
-            given[inputs[index]] = shared_needs[inputs[index]]
+        needs, producers = self._needs(block), self.model.graph.producers()
+        shared = {name: needs[name] for name in inputs[carried:]}
+        given.update(shared)
+        outer = dict(zip(inputs, operands, strict=True))
+        weights = [name for name in shared if producers[str(outer[name])].target in SOURCES[1:]]
+        self.first[block.name] = used_alike(block, shared, weights)
         have = self._produce(block, inner, given)
         outs = []
         for index, name in enumerate(block.outputs):
@@ -239,24 +250,28 @@ class Builder:
             outs.append(out)
         self._edges(block, inner, have, root=False)
         self._saved_inputs(block, inner, have, inputs[:carried])
-        self._link(into, node, values, given, inputs, have, outs, carried)
+        self._link(into, node, values, given, inputs, have, outs)
 
     def _link(
         self, into: SegmentBuilder, node: Node, values: Values, given: Mapping[str, tuple[Layout, ...]],
-        inputs: list[str], have: Values, outs: list[int], carried: int,
+        inputs: list[str], have: Values, outs: list[int],
     ) -> None:  # fmt: skip
-        block = str(node.attr("block"))
-        roots: list[int] = []
-        for index, name in enumerate(flat_operands(node)):
+        block, carried = str(node.attr("block")), len(outs)
+        first, roots = self.first[block], dict[str, int]()
+        for index, (inner, name) in enumerate(zip(inputs, flat_operands(node), strict=True)):
             assert name is not None
-            layouts = given[inputs[index]]
-            kind = "carried" if index < carried else "shared"
-            variable = into.variable(kind, name, layouts)
-            roots.append(variable)
+            layouts, one = given[inner], first.get(inner, inner)
+            if one not in roots:
+                known = self.used.get((name, layouts)) if inner in first else None
+                kind = "carried" if index < carried else "shared"
+                roots[one] = into.variable(kind, name, layouts) if known is None else known
+            if inner in first:  # as all calls of a chain use a weight, so do those of the next
+                self.used[name, layouts] = roots[one]
+            consumer = Consumer(roots[one], layouts, saves=self._saved_in(block, inner))
             if index < carried:
-                into.equal(values.variable[name], values.layouts[name], variable, layouts)
-            else:
-                values.consumers[name].append(Consumer(variable, layouts, saves=self._saved_in(block, inputs[index])))
+                into.equal(values.variable[name], values.layouts[name], roots[one], layouts)
+            elif consumer not in values.consumers[name]:
+                values.consumers[name].append(consumer)
         ends = []
         for index, value in enumerate(node.results):
             layouts = given[inputs[index]]
@@ -266,8 +281,9 @@ class Builder:
         self.chains.append(Chain(
             segment=self.segments[block].segment(), count=int(str(node.attr("count"))),
             inputs=tuple(have.variable[name] for name in inputs[:carried]), outputs=tuple(outs),
-            root_inputs=tuple(roots[:carried]), root_outputs=tuple(ends),
-            shared=tuple(have.variable[name] for name in inputs[carried:]), root_shared=tuple(roots[carried:]),
+            root_inputs=tuple(roots[name] for name in inputs[:carried]), root_outputs=tuple(ends),
+            shared=tuple(have.variable[name] for name in inputs[carried:] if name in roots),
+            root_shared=tuple(roots[name] for name in inputs[carried:] if name in roots),
         ))  # fmt: skip
         self.calls.append(node)
 

@@ -29,11 +29,13 @@ Choice: TypeAlias = "Strategy | Joint | Layout | Mode | tuple[Layout, ...]"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """``kind``: node, source, hub, need, carried, shared, out or mode. ``name``: the value (or graph) it decides."""
+    """``kind``: node, source, hub, need, carried, shared, out or mode. ``name``: the value (or graph) it decides;
+    ``like``: others that are used as it is."""
 
     kind: str
     name: str
     values: tuple[Choice, ...]
+    like: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -56,8 +58,8 @@ class SegmentBuilder:
     def pricing(self) -> Pricing:
         return self.edges.conversions.pricing
 
-    def variable(self, kind: str, name: str, values: Sequence[Choice]) -> int:
-        self.variables.append(Variable(kind, name, tuple(values)))
+    def variable(self, kind: str, name: str, values: Sequence[Choice], like: tuple[str, ...] = ()) -> int:
+        self.variables.append(Variable(kind, name, tuple(values), like))
         return len(self.variables) - 1
 
     def segment(self) -> Segment:

@@ -45,8 +45,13 @@ def fill(graph: Graph, gaps: Iterable[Gap]) -> tuple[Graph, int]:
     Raises: UnfilledError.
     """
     nodes, added = list(graph.nodes), 0
+    standing = {name for node in nodes for name in _stored(node)}
     for gap in gaps:
         columns = gap.columns()
+        for missing, _ in columns.values():
+            if len({*missing} - standing) < len(missing):  # a layer is called twice
+                raise UnfilledError
+            standing.update(missing)
         beside = {*columns, *(after for _, after in columns.values())}
         places = [at for at, node in enumerate(nodes) if not beside.isdisjoint(_stored(node))]
         if len(places) != 1 or nodes[places[0]].target != "call":

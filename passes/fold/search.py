@@ -69,7 +69,7 @@ def _best_together(runs: list[Run]) -> list[Run]:
 def _candidates(seq: Sequence, low: int, high: int, min_count: int) -> Iterator[Run]:
     labels = seq.labels[low:high]
     done = set()
-    for period in _distances(labels):
+    for period in sorted({*_distances(labels), *_rounds(seq, low, high)}):
         for length in range(period, MULTIPLES * period + 1, period):
             stretches = [(low + a, low + b) for a, b in _equal(labels, length)]
             if length in done or not stretches:
@@ -106,6 +106,18 @@ def _distances(labels: tuple[int, ...]) -> list[int]:
         wider = zip(grams, grams[size:], grams[2 * size :], grams[3 * size :], strict=False)
         grams, size = [numbers.setdefault(gram, len(numbers)) for gram in wider], 4 * size
     return sorted(found)
+
+
+def _rounds(seq: Sequence, low: int, high: int) -> set[int]:
+    """Distances at which several parameters are used again: of stacks of layers that run more than once."""
+    last: dict[int, int] = {}
+    counts: Counter[int] = Counter()
+    for at in range(low, high):
+        for code in seq.refs[at]:
+            if code in seq.signature:
+                counts[at - last.get(code, at)] += 1
+                last[code] = at
+    return {distance for distance, times in counts.items() if distance and times > 1}
 
 
 def _equal(labels: tuple[int, ...], length: int) -> Iterator[tuple[int, int]]:

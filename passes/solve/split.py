@@ -55,8 +55,9 @@ class SplitSolver:
         self._most_joined = most_joined
         self._problem, self._memory_bytes, self._gap, self._price = problem, memory_bytes, gap, price
         self._above = upper_bound_ns
+        self._before, self._agreed = 0, set[int]()
         self._relaxation, self._progress, self.binds = self._bounded(0)
-        self._agreed, self._before = False, 0
+        self._apart = {v for chain in problem.chains for v in chain.root_shared}
         self._searched = False
         self._solvers: dict[int, Solver] = {}
         self._found: dict[int, Solution] = {}
@@ -108,7 +109,7 @@ class SplitSolver:
             spent.add(weakest)
             bound = float(self._progress.floors[weakest])
             found = self._found[weakest] = self._solver(weakest).solution(effort, upper_bound_ns=self._target())
-            if not self._agreed and found.bound_ns > LOOSE * bound:
+            if self._apart and found.bound_ns > LOOSE * bound:
                 self._agree()
             self._learn(weakest)
         return self._solution()
@@ -116,16 +117,19 @@ class SplitSolver:
     def _bounded(self, entries: int) -> tuple[Relaxation, Progress, bool]:
         """All states, as far as calls may disagree, and whether the fastest of them does not fit."""
         shared = tuple(sorted({v for chain in self._problem.chains for v in chain.root_shared}))
-        model = Model(apart(self._problem, entries), shared=shared, most_joined=self._most_joined)
+        problem = apart(self._problem, entries, self._agreed)
+        self._agreed |= {v for chain in problem.chains for v in chain.root_shared}
+        model = Model(problem, shared=shared, most_joined=self._most_joined)
         relaxation = Relaxation(model)
         progress = Progress(model=model, memory_bytes=self._memory_bytes, upper_bound_ns=self._above, gap=self._gap)
         return relaxation, progress, at_price(relaxation, progress, self._price)
 
     def _agree(self) -> None:
-        """Bound the states anew, calls agreeing on a part of what they share."""
-        old = self._progress
-        self._agreed, self._before = True, self._before + old.model.evaluations
+        """Bound the states anew, calls agreeing on a part of what they share, another than before."""
+        old, before = self._progress, len(self._agreed)
+        self._before += old.model.evaluations
         self._relaxation, self._progress, _ = self._bounded(AGREED_ENTRIES)
+        self._apart = self._apart - self._agreed if len(self._agreed) > before else set()
         self._progress.take_floors(old)
         self._tried.clear()
 

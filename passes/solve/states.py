@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import numpy as np
@@ -50,19 +51,20 @@ def _only(variable: int, value: int, size: int) -> Table:
     return Table(variables=(variable,), sync_ns=np.where(np.arange(size) == value, 0, FORBIDDEN).astype(np.int64))
 
 
-def apart(problem: Problem, entries: int = 0) -> Problem:
+def apart(problem: Problem, entries: int = 0, last: AbstractSet[int] = frozenset()) -> Problem:
     """The problem in which nothing is shared: each entry of a block costs what it does in the best state for it.
 
     Shared variables on which most time depends stay, as long as a block's table over its boundary has no more than so
-    many ``entries``.
+    many ``entries``; those of the root in ``last`` after all others.
     """
-    return replace(problem, chains=tuple(_loosened(chain, entries) for chain in problem.chains))
+    return replace(problem, chains=tuple(_loosened(chain, entries, last) for chain in problem.chains))
 
 
-def _loosened(chain: Chain, entries: int) -> Chain:
+def _loosened(chain: Chain, entries: int, last: AbstractSet[int]) -> Chain:
     domains, kept = chain.segment.domains, set[int]()
     size = math.prod(domains[v] for v in (*chain.inputs, *chain.outputs))
-    for v in sorted(chain.shared, key=lambda v: -_spread_ns(chain.segment, v)):
+    outer = dict(zip(chain.shared, chain.root_shared, strict=True))
+    for v in sorted(chain.shared, key=lambda v: (outer[v] in last, -_spread_ns(chain.segment, v))):
         if size * domains[v] <= entries:
             size *= domains[v]
             kept.add(v)

@@ -53,6 +53,14 @@ def test_a_filled_chain_is_the_fold_of_the_whole(layer: Callable[..., str]) -> N
     assert nodes == len(whole.nodes) - len(stack(layer, KEPT).nodes)
 
 
+@pytest.mark.parametrize("again", [names(5), names(1), names(3)])
+def test_layers_that_are_called_twice_leave_no_gap(again: tuple[str, ...]) -> None:
+    """Once in the gap, and there or somewhere else in the graph once more."""
+    missing = (names(4), names(5), again, names(6))
+    with pytest.raises(UnfilledError):
+        fill(fold(stack(residual, KEPT)), [Gap(before=names(3), missing=missing, after=names(10))])
+
+
 def test_two_gaps_of_one_call_are_both_filled() -> None:
     kept = (0, 1, 2, 5, 6, 9, 10, 11)
     gaps = [
