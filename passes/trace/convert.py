@@ -297,10 +297,12 @@ class Reader:
         for place, given in zip(places, args, strict=True):
             assert isinstance(given, fx.Node)
             self._env[place] = self._env[given]
-        before, self._unseen = self._unseen, self._unseen if enabled or self._unseen else frozenset(self._types)
+        outside = frozenset() if enabled else frozenset(self._types)
+        before, self._unseen = self._unseen, self._unseen or outside
         results = self._body(inner)
         self._unseen = before
-        return results if enabled else tuple(self._detached(name, source) for name in results)
+        # a value from outside is that tensor itself, with its gradient, wherever it is used behind the region
+        return tuple(name if enabled or name in outside else self._detached(name, source) for name in results)
 
     def _detached(self, name: Bound, source: str) -> Bound:
         if not isinstance(name, str) or not self._types[name].has_gradient:
