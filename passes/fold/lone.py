@@ -1,7 +1,8 @@
 """A layer that stands by itself ahead of a run: unlike the others, as a dense one ahead of mixtures of experts.
 
-It begins with a value like the one that the run begins with, of which it makes that; it reads no other such value, and
-nothing else of it is used behind it. As a block of one call its modes are chosen like those of any other.
+It begins with a value like the one that the run begins with, of which it makes that; it reads no other such value, it
+is handed no more values than a call of the run, and nothing else of it is used behind it. As a block of one call its
+modes are chosen like those of any other.
 """
 
 from __future__ import annotations
@@ -47,8 +48,15 @@ def _ahead_of(seq: Sequence, run: Run, taken: Collection[int], users: Mapping[in
         made = {one for at in inside for one in _made(seq, at)}
         alone = made.issuperset(read for read in _alike(seq, inside, code) if read != begin)
         if alone and end == inside[-1] and _closed(seq, inside, made - {code}, users):
-            return _run(seq, inside, begin, code, users)
+            one = _run(seq, inside, begin, code, users)
+            if _handed(seq, one) <= _handed(seq, run):
+                return one
     return None
+
+
+def _handed(seq: Sequence, run: Run) -> int:
+    """How many values enter an instance besides what one hands to the next."""
+    return sum(code not in seq.signature for code in run.shared)
 
 
 def _alike(seq: Sequence, positions: Positions[int], code: int) -> list[int]:

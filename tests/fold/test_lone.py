@@ -65,6 +65,17 @@ def test_several_are_one() -> None:
     assert calls(folded(build.graph(layers(build, x)))) == [(1, 1, 10), (3, 1, 5)]
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_it_is_handed_no_more_than_a_call_of_the_run(both: bool) -> None:
+    """What begins in the middle of a layer reads much that the layer made before."""
+    build = Builder()
+    x, table = begun(build), build.input("table", MATRIX)
+    x = build.op("aten.matmul.default", odd(build, x), table)
+    for _ in range(3):
+        x = build.residual(build.op("aten.matmul.default", x, table) if both else x)
+    assert [call[0] for call in calls(folded(build.graph(x)))] == ([1, 3] if both else [3])
+
+
 @pytest.mark.parametrize("used", ["what it begins with", "what it makes"])
 def test_its_ends_may_be_used_elsewhere(used: str) -> None:
     build = Builder()
