@@ -29,7 +29,7 @@ from autopar.passes.trace.repeats import MARK, REPEAT_ONE, REPEATS, Unrepeatable
 from autopar.passes.trace.replay import regions, standing_for
 from autopar.passes.trace.source import source_of
 from autopar.passes.trace.traced import ParamInfo
-from autopar.passes.trace.writes import is_write, tracks_statistics, unseen_write, written_value
+from autopar.passes.trace.writes import is_write, tracks_statistics, unseen_write, written_argument, written_value
 from autopar.passes.trace.written import written
 
 # What an fx node stands for: a value, nothing, or several of them.
@@ -301,14 +301,14 @@ class Reader:
         before, self._unseen = self._unseen, self._unseen or outside
         results = self._body(inner)
         self._unseen = before
-        # a value from outside is that tensor itself, with its gradient, wherever it is used behind the region
-        return tuple(name if enabled or name in outside else self._detached(name, source) for name in results)
+        return results if enabled else tuple(self._detached(name, outside, source) for name in results)
 
-    def _detached(self, name: Bound, source: str) -> Bound:
+    def _detached(self, name: Bound, outside: frozenset[str], source: str) -> Bound:
+        """A value from outside is that tensor itself, with its gradient, wherever it is used behind the region."""
         if not isinstance(name, str) or not self._types[name].has_gradient:
             return name
         current = self._current(name)
-        if current not in self._learns:
+        if current in outside or current not in self._learns:
             return name
         detached = self.emit(DETACH, (current,), {}, self._types[name], source)
         if self._aliases is not None:
@@ -349,8 +349,8 @@ class Reader:
 
     def _write(self, node: fx.Node, op: torch._ops.OpOverload, source: str) -> Bound:
         assert self._aliases is not None
+        name = self._env[written_argument(node, op, source)]
         value = written_value(node, op, self._lookup, self.emit, source)
-        name = self._env[node.args[0]]  # type: ignore[index]
         assert isinstance(name, str)
         root, learned = self._aliases.root_of(name), self._current(name) in self._learns
         seen = root in self._slots.values() or (learned and root not in self._unseen)  # others are refused as such

@@ -43,15 +43,28 @@ def unseen_write(op: str, source: str) -> UnsupportedError:
     )
 
 
-def written_value(node: fx.Node, op: torch._ops.OpOverload, lookup: Lookup, emit: Emit, source: str) -> str:
-    """The value that the first argument of ``node`` holds after it; UnsupportedError if that is unknown."""
+def written_argument(node: fx.Node, op: torch._ops.OpOverload, source: str) -> fx.Node:
+    """What a call writes: its first argument, or ``out``. UnsupportedError if that is more, or unknown."""
     written = [argument.name for argument in op._schema.arguments if argument.is_write]
-    name = op._schema.name.removeprefix("aten::")
-    self_node = node.args[0] if node.args else None
-    if written != [op._schema.arguments[0].name] or not isinstance(self_node, fx.Node) or name in _RESHAPING:
+    found = node.kwargs.get("out") if written == ["out"] else node.args[0] if node.args else None
+    if written not in (["out"], [op._schema.arguments[0].name]) or not isinstance(found, fx.Node):
+        raise _refused(op, source)
+    return found
+
+
+def written_value(node: fx.Node, op: torch._ops.OpOverload, lookup: Lookup, emit: Emit, source: str) -> str:
+    """The value that the written argument of ``node`` holds after it; UnsupportedError if that is unknown."""
+    self_node, name = written_argument(node, op, source), op._schema.name.removeprefix("aten::")
+    if name in _RESHAPING:
         raise _refused(op, source)
     val: torch.Tensor = self_node.meta["val"]
     type_ = tensor_type(val, source)
+    if "out" in node.kwargs:
+        node.kwargs = {key: value for key, value in node.kwargs.items() if key != "out"}
+        value, made = _emitted(node, _without_out(op, source), lookup, emit, source)
+        if made.shape != type_.shape:
+            raise _refused(op, source)
+        return _fitted(value, made, type_, emit, source)
     if name in ("zero_", "fill_") and not (len(node.args) > 1 and isinstance(node.args[1], fx.Node)):
         number = to_attr(node.args[1], source) if name == "fill_" else 0
         attrs = {"size": type_.shape, "fill_value": number, "dtype": type_.dtype}
@@ -63,11 +76,28 @@ def written_value(node: fx.Node, op: torch._ops.OpOverload, lookup: Lookup, emit
     functional = _functional(op, name, source)
     if name == "bernoulli_" and len(node.args) == 1 and not node.kwargs:
         node.args = (self_node, _EVEN)
+    value, made = _emitted(node, functional, lookup, emit, source)
+    return _fitted(value, made, type_, emit, source)
+
+
+def _emitted(
+    node: fx.Node, functional: torch._ops.OpOverload, lookup: Lookup, emit: Emit, source: str
+) -> tuple[str, TensorType]:
+    """The call with that operation, and the type of its result."""
     operands, attrs = bind(node, functional, lookup, source)
     val_of = _values(node)
     made = tensor_type(functional(*val_of[0], **val_of[1]), source)
-    value = emit(str(functional), tuple(operands), attrs, made, source)
-    return _fitted(value, made, type_, emit, source)
+    return emit(str(functional), tuple(operands), attrs, made, source), made
+
+
+def _without_out(op: torch._ops.OpOverload, source: str) -> torch._ops.OpOverload:
+    """The overload that takes the same arguments and returns its result."""
+    wanted = [(argument.name, str(argument.type)) for argument in op._schema.arguments if argument.name != "out"]
+    for name in op.overloadpacket.overloads():
+        found: torch._ops.OpOverload = getattr(op.overloadpacket, name)
+        if [(argument.name, str(argument.type)) for argument in found._schema.arguments] == wanted:
+            return found
+    raise _refused(op, source)
 
 
 def _functional(op: torch._ops.OpOverload, name: str, source: str) -> torch._ops.OpOverload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -113,6 +114,47 @@ def test_the_last_of_several_writes_counts() -> None:
     traced, graph = assert_same(Model(), INPUTS)
     assert sorted(traced.updates) == ["average", "calls"]
     assert len([pair for node in assigns(graph) for pair in assigned(node)]) == 2
+
+
+def in_place(average: Tensor, new: Tensor) -> None:
+    average.mul_(0.5).add_(new)
+
+
+def into_it(average: Tensor, new: Tensor) -> None:
+    """As ``spectral_norm`` writes its vectors."""
+    torch.mul(average, 0.5, out=average)
+    torch.add(average, new, out=average)
+
+
+@pytest.mark.parametrize("write", [in_place, into_it])
+def test_what_is_written_without_gradients_has_none_where_it_is_used(write: Callable[[Tensor, Tensor], None]) -> None:
+    """Though it is a tensor from outside, what it holds then is not."""
+
+    class Model(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.layer(x)
+            with torch.no_grad():
+                write(self.average, hidden.mean(0))
+            centred: Tensor = hidden - self.average
+            return centred.square().sum()
+
+    traced, _ = assert_same(Model(), INPUTS)
+    assert len(assigns(traced.graph)) == 1
+
+
+def test_the_vectors_of_a_spectral_norm_are_written() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            made: Tensor = self.layer(x)
+            return made.square().sum()
+
+    traced, _ = assert_same(Model(), INPUTS)
+    written = {buffer for node in assigns(traced.graph) for buffer, _ in assigned(node)}
+    assert len(written) == 2
 
 
 @pytest.mark.parametrize(
