@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
 from autopar.passes.trace.failure import no_values
 from autopar.passes.trace.instances import Instance
+from autopar.passes.trace.itself import gives_itself
 from autopar.passes.trace.repeats import MARK, REPEAT_ONE, REPEATS, UnrepeatableError
 from autopar.passes.trace.replay import regions, standing_for
 from autopar.passes.trace.source import source_of
@@ -43,8 +45,8 @@ _NO_EFFECT = (
 )
 # What is left of them without a device is a cast.
 _CASTS = ("aten.to.device", "aten.to.dtype_layout", "aten.to.prim_Device", "aten._to_copy.default")
-# May give the very tensor that they are given, which torch then takes for their result wherever it is used later.
-_SAME_TENSOR = ("to", "contiguous", "dropout", "feature_dropout", "alpha_dropout", "positive", "real", "flatten")
+# Made anew, of the sizes of a tensor.
+_MADE = re.compile(r"aten\.(\w+_like|new_\w+)\.")
 _OURS = {**delta_rule.TARGETS, **experts.TARGETS, **functions.TARGETS}
 _TRANSPARENT = ("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default")
 
@@ -150,7 +152,8 @@ class Reader:
         results = tuple(Value(name, type_) for name, type_ in zip(names, types, strict=True))
         node = Node(results=results, target=target, operands=operands, attrs=sorted_attrs(attrs), source=source)
         self.nodes.append(node)
-        if target not in (DETACH, "aten.detach.default") and not self._learns.isdisjoint(node.uses()):
+        apart = target in (DETACH, "aten.detach.default") or _MADE.match(target)
+        if not apart and not self._learns.isdisjoint(node.uses()):
             self._learns.update(names)
         return tuple(names)
 
@@ -246,7 +249,7 @@ class Reader:
             return None
         if name == "aten.detach_.default" and self._lookup(node.args[0]) in self._learns:  # type: ignore[arg-type]
             raise unseen_write("detach_()", source)
-        if name in _TRANSPARENT or (name.split(".")[1] in _SAME_TENSOR and _gives_itself(node)):
+        if name in _TRANSPARENT or gives_itself(node, name):
             return self._env[node.args[0]]  # type: ignore[index]
         if communicates(name):
             raise UnsupportedError(f"{refusal(name)} ({source})")
@@ -356,6 +359,8 @@ class Reader:
         seen = root in self._slots.values() or (learned and root not in self._unseen)  # others are refused as such
         if not seen and self._current(root) in self._learns:
             raise unseen_write(str(op), source)
+        if not seen and self._unseen and value in self._learns:
+            value = self.emit(DETACH, (value,), {}, self._types[value], source)
         self._aliases.write(name, value, source)
         return name
 
@@ -388,13 +393,3 @@ class Reader:
 def is_read(target: str) -> bool:
     """Whether the reader itself knows the operation: it has no effect, or only says where a tensor lies."""
     return target.startswith(_NO_EFFECT) or target in (*_CASTS, *_TRANSPARENT)
-
-
-def _gives_itself(node: fx.Node) -> bool:
-    """Whether the result is the first argument as it is: the same memory, read in the same way."""
-    given, made = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    return (
-        made.untyped_storage()._cdata == given.untyped_storage()._cdata
-        and (made.dtype, made.shape, made.stride()) == (given.dtype, given.shape, given.stride())
-        and made.storage_offset() == given.storage_offset()
-    )

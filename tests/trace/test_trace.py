@@ -6,12 +6,11 @@ import dataclasses
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from autopar.ir.errors import UsageError
 from autopar.ir.types import TensorType
@@ -236,29 +235,6 @@ def test_no_grad_regions_are_inlined_and_cut_gradients() -> None:
     cut = [node for node in traced.graph.nodes if node.target == "autopar.detach"]
     assert len(cut) == 1
     assert sum(node.target == "autopar.detach" for node in graph.nodes) == 2
-
-
-@pytest.mark.parametrize(
-    "itself",
-    [lambda x: x.to(torch.float64), lambda x: x.contiguous(), lambda x: x.view(x.shape)],
-)
-def test_what_an_operation_without_gradients_gives_back_keeps_its_own(itself: Callable[[Tensor], Tensor]) -> None:
-    """Some give the tensor that they are given, which torch.export then takes for their result wherever it is used."""
-
-    class Chosen(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.gate = nn.Linear(3, 4).double(), nn.Linear(4, 4).double()
-
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = self.first(x).tanh()
-            with torch.no_grad():
-                scores = itself(hidden)
-                best = (scores * scores).argmax(-1, keepdim=True)
-            made: Tensor = hidden.gather(-1, best) * self.gate(hidden).sigmoid() + scores
-            return made.sum()
-
-    assert_same(Chosen(), (torch.randn(5, 3).double(),))
 
 
 @pytest.mark.parametrize("decorated", [False, True])
