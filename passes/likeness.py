@@ -24,11 +24,13 @@ def used_alike(block: Graph, given: Mapping[str, Sequence[Layout]], weights: Seq
     """
     found = {name: name for name in weights}
     types = {source.result.name: source.result.type for source in block.sources("input")}
-    for most, reads in zip(MOST_WAYS, _reads(block), strict=True):
+    steps = _reads(block)
+    for most in MOST_WAYS:
         ones = {found.get(name, name): len(layouts) for name, layouts in given.items()}
-        if math.prod(ones.values()) <= most and len(ones) <= MOST:
+        if not weights or (math.prod(ones.values()) <= most and len(ones) <= MOST):
             break
         first: dict[Hashable, str] = {}
+        reads = next(steps)
         found = {name: first.setdefault((types[name], *given[name], reads.get(name)), name) for name in weights}
     return found
 
