@@ -34,7 +34,8 @@ def fold(graph: Graph, *, min_count: int = 2) -> Graph:
             seq, runs = other, found
     if not runs:
         return canonical_form(graph)
-    runs = [*runs, *lone_runs(seq, runs)]
+    parameters, given = ({node.result.name for node in graph.sources(kind)} for kind in ("param", "input"))
+    runs = [*runs, *lone_runs(seq, runs, parameters, given)]
     producers = graph.producers()
     blocks: dict[str, Graph] = {}
     sources = {node.result.name: node for node in graph.nodes if node.target in SOURCES}

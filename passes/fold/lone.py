@@ -1,8 +1,8 @@
 """A layer that stands by itself ahead of a run: unlike the others, as a dense one ahead of mixtures of experts.
 
 It begins with a value like the one that the run begins with, of which it makes that; it reads no other such value, it
-is handed no more values than a call of the run, and nothing else of it is used behind it. As a block of one call its
-modes are chosen like those of any other.
+is handed no more hidden values (of inputs and parameters) than a call of the run, and nothing else of it is used behind
+it. As a block of one call its modes are chosen like those of any other.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ SMALLEST = 0.5  # of the nodes of the run's own block
 FARTHEST = 4  # so many times as many nodes are looked through
 
 
-def lone_runs(seq: Sequence, runs: Positions[Run]) -> list[Run]:
-    """Runs of one instance, each directly ahead of one of ``runs``."""
+def lone_runs(
+    seq: Sequence, runs: Positions[Run], parameters: Collection[str], inputs: Collection[str]
+) -> list[Run]:
+    """Runs of one instance, each directly ahead of one of ``runs``. Parameters and inputs by the names of values."""
     taken = {at for run in runs for instance in run.instances for at in instance}
     users: dict[int, list[int]] = {}
     for at, codes in enumerate(seq.refs):
         for code in codes:
             users.setdefault(code, []).append(at)
-    found = []
+    found, hidden = [], _depending(seq, parameters) & _depending(seq, inputs)
     for run in runs:
-        if (one := _ahead_of(seq, run, taken, users)) is not None:
+        one = _ahead_of(seq, run, taken, users)
+        if one is not None and _handed(one, hidden) <= _handed(run, hidden):
             found.append(one)
             taken.update(one.instances[0])
     return found
@@ -48,15 +51,22 @@ def _ahead_of(seq: Sequence, run: Run, taken: Collection[int], users: Mapping[in
         made = {one for at in inside for one in _made(seq, at)}
         alone = made.issuperset(read for read in _alike(seq, inside, code) if read != begin)
         if alone and end == inside[-1] and _closed(seq, inside, made - {code}, users):
-            one = _run(seq, inside, begin, code, users)
-            if _handed(seq, one) <= _handed(seq, run):
-                return one
+            return _run(seq, inside, begin, code, users)
     return None
 
 
-def _handed(seq: Sequence, run: Run) -> int:
-    """How many values enter an instance besides what one hands to the next."""
-    return sum(code not in seq.signature for code in run.shared)
+def _depending(seq: Sequence, sources: Collection[str]) -> set[int]:
+    """Codes of results that depend on one of these values."""
+    found = set[int]()
+    for at, codes in enumerate(seq.refs):
+        if not found.isdisjoint(codes) or any(name in sources for name in seq.nodes[at].uses()):
+            found.update(_made(seq, at))
+    return found
+
+
+def _handed(run: Run, hidden: Collection[int]) -> int:
+    """How many such values enter an instance besides what one hands to the next."""
+    return sum(code in hidden for code in run.shared)
 
 
 def _alike(seq: Sequence, positions: Positions[int], code: int) -> list[int]:

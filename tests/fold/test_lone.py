@@ -69,7 +69,7 @@ def test_several_are_one() -> None:
 def test_it_is_handed_no_more_than_a_call_of_the_run(both: bool) -> None:
     """What begins in the middle of a layer reads much that the layer made before."""
     build = Builder()
-    x, table = begun(build), build.input("table", MATRIX)
+    x, table = begun(build), build.op("aten.mul.Tensor", build.input("given", MATRIX), build.param(), type_=MATRIX)
     x = build.op("aten.matmul.default", odd(build, x), table)
     for _ in range(3):
         x = build.residual(build.op("aten.matmul.default", x, table) if both else x)
