@@ -7,8 +7,9 @@ x [T, H] · index, weight [T, K] · up [E, c I, H], c = 2 for a gated one, else 
 ``kept`` [T, I]: what of a token the gate leaves, times ``kept_factor``: dropout inside experts.
 
 Rows of the tokens are put in order of their experts and multiplied expert by expert (``experts_loop.py``), or all at
-once where torch can (``experts_fused.py``). Autograd keeps the operands, the order, and what the first projection gave.
-It is one operation of what ``torch.export`` makes; ``torch.compile`` calls it between two graphs.
+once where torch can (``experts_fused.py``); a few tokens on a GPU meet all experts (``experts_dense.py``). Autograd
+keeps the operands, the order, and what the first projection gave. It is one operation of what ``torch.export`` makes;
+``torch.compile`` calls it between two graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.gates import Gate
-from autopar.runtime import experts_fused, experts_loop, pages, torch_private
+from autopar.runtime import experts_dense, experts_fused, experts_loop, pages, torch_private
 from autopar.runtime.gates import Gated
 
 _BEYOND = 2**30  # more than any number of experts
@@ -77,10 +78,16 @@ def _forward(
     kept: Tensor | None = None, *, gate: str, transposed: bool = False, kept_factor: float = 1.0, start: int = 0,
     complete: bool = False,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
-    """Result, what is where (``experts_fused.Rows``; its first two suffice), and what the first projection gave
-    [rows, c I], in pieces."""
-    order, ends = places = in_order(index, start, up.shape[0], complete=complete)
+    """Result, what is where, and what the first projection gave [rows, c I], in pieces.
+
+    What is where: one tensor if every token met every expert, else ``experts_fused.Rows`` or the first two of it.
+    """
     how, (first, second) = Gated(Gate.parse(gate), kept, kept_factor), (up, down) if transposed else (up.mT, down.mT)
+    if experts_dense.usable(x, weight.numel(), up, down):
+        choice = experts_dense.chosen(index, start, up.shape[0])
+        result, made = experts_dense.forward(x, weight, choice, first, second, up_bias, how)
+        return result, [choice], made
+    order, ends = places = in_order(index, start, up.shape[0], complete=complete)
     if experts_fused.usable(x, weight.numel(), up, down):
         rows = experts_fused.Rows.of(*places, each=index.shape[1], complete=complete)
         result, inner = experts_fused.forward(x, weight, rows, first, second, up_bias, how)
@@ -99,6 +106,10 @@ def _gradients(
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three."""
     how, stored, turned = Gated(Gate.parse(gate), kept, kept_factor), (up, down), (up.mT, down.mT)
     (first, second), back = (stored, turned) if transposed else (turned, stored)
+    if len(places) == 1:
+        return experts_dense.backward(
+            grad, x, places[0], (first, second), inner, how, transposed=transposed, wants=wants
+        )
     order, ends = places[:2]
     whole = len(places) > 2
     if whole and experts_fused.usable(x, weight.numel(), up, down):

@@ -42,12 +42,15 @@ class Gated:
     kept: Tensor | None = None
     factor: float = 1.0
 
-    def forward(self, x: Tensor, token: Tensor) -> Tensor:
-        """What the second projection of an expert reads, of what the first one gave: rows of ``token`` [n]."""
+    def forward(self, x: Tensor, token: Tensor | None) -> Tensor:
+        """What the second projection of an expert reads, of what the first one gave: rows of ``token`` [n].
+
+        It is not read where the gate leaves all; what is given is new.
+        """
         made = gated(self.gate, x)
         return made if self.kept is None else made * self._factors(token, made)
 
-    def and_backward(self, x: Tensor, token: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    def and_backward(self, x: Tensor, token: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The same, and what makes the gradient of ``x`` of its gradient."""
         made, inwards = gated_and_backward(self.gate, x)
         if self.kept is None:
@@ -55,8 +58,8 @@ class Gated:
         factors = self._factors(token, made)
         return made * factors, lambda grad: inwards(grad * factors)
 
-    def _factors(self, token: Tensor, like: Tensor) -> Tensor:
-        assert self.kept is not None
+    def _factors(self, token: Tensor | None, like: Tensor) -> Tensor:
+        assert self.kept is not None and token is not None
         return self.kept.index_select(0, token).to(like.dtype).mul_(self.factor)
 
 

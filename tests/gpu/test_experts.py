@@ -1,4 +1,4 @@
-"""All experts at once by the GPU's kernel, against one after the other in float64."""
+"""All experts at once by the GPU's kernels, against one after the other in float64."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from autopar.runtime import experts_fused
+from autopar.runtime import experts_dense, experts_fused
 from tests.gpu.alone import GPU
 from tests.moe.plain import Sizes, operands
 from tests.moe.test_engines import INDICES, differentiated
@@ -30,22 +30,26 @@ def on_the_gpu(given: list[Tensor | None], dtype: torch.dtype) -> list[Tensor | 
     return [None if x is None else moved(x) for x in given]
 
 
-@pytest.mark.parametrize("long", [False, True], ids=["grouped", "by expert"])
+@pytest.mark.parametrize("way", ["grouped", "by expert", "dense"])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_the_kernel_of_the_gpu_is_one_after_the_other(
-    index: Tensor | None, transposed: bool, long: bool, monkeypatch: pytest.MonkeyPatch
+    index: Tensor | None, transposed: bool, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Experts without rows, and rows of experts that are elsewhere, which the kernel leaves undefined."""
-    monkeypatch.setattr(experts_fused, "_LONG_FLOPS", 0 if long else float("inf"))
+    monkeypatch.setattr(experts_fused, "_LONG_FLOPS", 0 if way == "by expert" else float("inf"))
+    monkeypatch.setattr(experts_dense, "_LEAST_WIDTH", 1 if way == "dense" else 1000)
     sizes = Sizes(hidden=32, inner=48)
     given = small(operands(sizes, index=index, transposed=transposed, biased=True, marked=transposed))
     how = {"transposed": transposed, "kept_factor": 1.25}
     short = on_the_gpu(given, torch.bfloat16)
     x, weight, up, down = (part for part in (short[0], short[2], short[3], short[4]) if part is not None)
     assert experts_fused.usable(x, weight.numel(), up, down)
+    assert experts_dense.usable(x, weight.numel(), up, down) == (way == "dense")
     poison = torch.full((2**22,), float("nan"), dtype=torch.bfloat16, device=GPU)
     del poison  # what is not written is NaN
+    made = differentiated(short, **how)
+    monkeypatch.setattr(experts_dense, "_LEAST_WIDTH", 1000)
     exact = differentiated(on_the_gpu(short, torch.float64), **how)
-    for found, wanted in zip(differentiated(short, **how), exact, strict=True):
+    for found, wanted in zip(made, exact, strict=True):
         torch.testing.assert_close(found.double(), wanted, rtol=0, atol=OFF * float(wanted.detach().abs().max() + 1))

@@ -1,4 +1,4 @@
-"""The kernel of all experts at once against that of one after the other."""
+"""The kernels of all experts at once against that of one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autopar.runtime import experts_fused
+from autopar.runtime import experts_dense, experts_fused
 from autopar.runtime.experts import experts
 from tests.moe.plain import Sizes, operands
 
@@ -190,3 +190,67 @@ def test_gradients_that_nobody_wants_are_not_made(monkeypatch: pytest.MonkeyPatc
     for found, wanted in zip(differentiated(given), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     assert products == [3, 3, 3, 3]
+    monkeypatch.setattr(experts_dense, "usable", lambda *_: True)
+    with torch.profiler.profile() as profile:
+        dense = differentiated(given)
+    for found, wanted in zip(dense, expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    made = {event.key: event.count for event in profile.key_averages()}
+    assert made["aten::baddbmm"] + made["aten::bmm"] == 4
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_every_token_may_meet_every_expert(
+    index: Tensor | None, transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float64, and in float32 with weights of choices that are wider; equal calls have equal bits."""
+    given = operands(Sizes(), index=index, transposed=transposed, biased=True, marked=transposed)
+    how = {"transposed": transposed, "kept_factor": 1.25}
+    expected = differentiated(given, **how)
+    monkeypatch.setattr(experts_dense, "usable", lambda *_: True)
+    monkeypatch.setattr(experts_fused, "usable", no_other)
+    for found, wanted in zip(differentiated(given, **how), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    narrow = in_float32(given)
+    narrow[2] = given[2]
+    torch.use_deterministic_algorithms(True)
+    try:
+        once, again = differentiated(narrow, **how), differentiated(narrow, **how)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for one, other, wanted in zip(once, again, expected, strict=True):
+        torch.testing.assert_close(one.double(), wanted, rtol=1e-4, atol=1e-4)
+        assert torch.equal(one, other)
+
+
+def no_other(*_: object) -> bool:
+    raise AssertionError("another kernel runs")
+
+
+def test_an_expert_that_nobody_chose_may_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one that a token chose twice, or with weight 0, differ."""
+    given = operands(Sizes(), index=torch.tensor([[0, 3], [1, 1], [3, 0], [1, 0], [0, 1], [3, 3], [1, 3]]), biased=True)
+    weight, up = given[2], given[3]
+    assert weight is not None and up is not None
+    with torch.no_grad():
+        up[2] *= 1e300
+        weight[3] = 0
+    expected = differentiated(given)
+    monkeypatch.setattr(experts_dense, "usable", lambda *_: True)
+    for found, wanted in zip(differentiated(given), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_every_token_meets_every_expert_where_they_are_few_and_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many tokens would be work, few choices leave experts out, and narrow experts are less than what is kept."""
+    up, down = torch.zeros(8, 64, 1024), torch.zeros(8, 1024, 32)
+
+    def usable(tokens: int, width: int = 1024, dtype: torch.dtype = torch.float32) -> bool:
+        return experts_dense.usable(torch.zeros(tokens, width, dtype=dtype), 2 * tokens, up, down)
+
+    assert not usable(16)
+    monkeypatch.setattr(experts_dense, "_on_gpu", lambda _: True)
+    assert usable(4) and usable(64)
+    assert not usable(0) and not usable(3) and not usable(65) and not usable(16, 64) and not usable(129, 8192)
+    assert not usable(16, dtype=torch.bfloat16)
