@@ -9,6 +9,7 @@ Starting processes costs more than most of what tests do in them: ``each`` does 
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,7 +63,7 @@ def run_processes(
             readers.append(reader)
             processes.append(process)
         try:
-            return _collect(readers, time.monotonic() + timeout_s)
+            return _collect(readers, time.monotonic() + timeout_s, store)
         finally:
             for process in processes:
                 process.join(timeout=5)
@@ -92,7 +94,7 @@ def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     return "accepted"
 
 
-def _collect(readers: list[Connection], deadline: float) -> list[Any]:
+def _collect(readers: list[Connection], deadline: float, store: str) -> list[Any]:
     answers: dict[int, tuple[bool, Any]] = {}
     pending = {reader: rank for rank, reader in enumerate(readers)}
     while pending and (left := deadline - time.monotonic()) > 0:
@@ -102,7 +104,7 @@ def _collect(readers: list[Connection], deadline: float) -> list[Any]:
             try:
                 answers[rank] = reader.recv()
             except EOFError:
-                answers[rank] = (False, "died without a word")
+                answers[rank] = (False, f"died without a word\n{_crash(store, rank).read_text()}")
         if any(not good for good, _ in answers.values()):
             deadline = min(deadline, time.monotonic() + 3)  # the others hang in a collective
     failed = {rank: what for rank, (good, what) in answers.items() if not good}
@@ -111,6 +113,11 @@ def _collect(readers: list[Connection], deadline: float) -> list[Any]:
         parts = [f"rank {rank}: {what}" for rank, what in sorted(failed.items())]
         raise RunError("\n".join([*parts, *([f"ranks {hung} did not finish"] if hung else [])]))
     return [torch.load(io.BytesIO(answers[rank][1]), weights_only=False) for rank in range(len(readers))]
+
+
+def _crash(store: str, rank: int) -> Path:
+    """Where a process that a signal ends tells what its threads were at."""
+    return Path(f"{store}.{rank}")
 
 
 def _process(
@@ -123,6 +130,7 @@ def _process(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
+    faulthandler.enable(_crash(store, rank).open("w"))
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch's own, about torch's own
     try:

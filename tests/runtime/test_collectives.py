@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 
 import pytest
 import torch
@@ -88,3 +90,15 @@ def test_a_failing_process_fails_the_run() -> None:
     """The message is that of the rank that failed; those that wait for it are not waited for."""
     with pytest.raises(RunError, match="no luck"):
         run_processes(2, fails_on_one_rank, timeout_s=30)
+
+
+def dies_on_one_rank() -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    dist.barrier()
+
+
+def test_a_process_that_a_signal_ends_tells_where_it_was() -> None:
+    with pytest.raises(RunError, match="rank 1: died without a word") as caught:
+        run_processes(2, dies_on_one_rank, timeout_s=30)
+    assert "Segmentation fault" in str(caught.value) and "in dies_on_one_rank" in str(caught.value)
