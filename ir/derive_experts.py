@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.ir.derive import Shape, derivation
-from autopar.ir.gates import Gate
+from autopar.ir.formulas import parse_gate
 from autopar.ir.graph import Node
 from autopar.ir.rules import Dim, NodeRule
 
@@ -22,7 +22,7 @@ def experts(node: Node, operands: Sequence[Shape | None], results: Sequence[Shap
     del results
     x, index, _, up, down, *optional = operands
     assert x is not None and index is not None and up is not None and down is not None
-    gate, transposed = Gate.parse(str(node.attr("gate"))), bool(node.attr("transposed", False))
+    gate, transposed = parse_gate(str(node.attr("gate"))), bool(node.attr("transposed", False))
     inner: Dim = ("i",) if not gate.glu else ("i", "c") if gate.pairs else ("c", "i")
     sizes = {
         "t": x[0], "h": x[1], "k": index[1], "e": up[0], "c": gate.columns, "i": down[1 if transposed else 2],

@@ -25,12 +25,27 @@ Array = Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate:
-    """``glu``: twice as many columns go in as come out. The others as the text says."""
+class Columns:
+    """``glu``: twice as many columns go in as come out; ``pairs``: those that make one are side by side."""
 
-    activation: str
     glu: bool = False
     pairs: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Columns of the first projection for each that the second one reads."""
+        return 2 if self.glu else 1
+
+    def parts(self, x: Array) -> tuple[Array, Array]:
+        """Views of g and u in the last dim of ``x``. Requires: a gated one."""
+        return (x[..., ::2], x[..., 1::2]) if self.pairs else x.chunk(2, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate(Columns):
+    """What the text says. Others than these are formulas (``formulas.py``)."""
+
+    activation: str
     alpha: float = 1.0
     limit: float | None = None
     shift: float = 0.0
@@ -58,15 +73,6 @@ class Gate:
         if activation not in ACTIVATIONS or (dash and kind != "glu") or (given and not dash):
             raise IRError(f"{text!r} is no gate of experts, expected one such as 'silu-glu' or 'relu'")
         return cls(activation=activation, glu=bool(dash), **given)
-
-    @property
-    def columns(self) -> int:
-        """Columns of the first projection for each that the second one reads."""
-        return 2 if self.glu else 1
-
-    def parts(self, x: Array) -> tuple[Array, Array]:
-        """Views of g and u in the last dim of ``x``. Requires: a gated one."""
-        return (x[..., ::2], x[..., 1::2]) if self.pairs else x.chunk(2, -1)
 
     def limited(self, x: Array) -> tuple[Array, Array]:
         """g and u as they are multiplied: within the limit, u shifted."""

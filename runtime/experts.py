@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.ir.gates import Gate
+from autopar.ir.formulas import parse_gate
 from autopar.runtime import experts_dense, experts_fused, experts_loop, pages, torch_private
 from autopar.runtime.gates import Gated
 
@@ -82,7 +82,7 @@ def _forward(
 
     What is where: one tensor if every token met every expert, else ``experts_fused.Rows`` or the first two of it.
     """
-    how, (first, second) = Gated(Gate.parse(gate), kept, kept_factor), (up, down) if transposed else (up.mT, down.mT)
+    how, (first, second) = Gated(parse_gate(gate), kept, kept_factor), (up, down) if transposed else (up.mT, down.mT)
     if experts_dense.usable(x, weight.numel(), up, down):
         choice = experts_dense.chosen(index, start, up.shape[0])
         result, made = experts_dense.forward(x, weight, choice, first, second, up_bias, how)
@@ -104,7 +104,7 @@ def _gradients(
     inner: list[Tensor], *, gate: str, transposed: bool, kept_factor: float, wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of x, weight, up, down and up_bias; ``wants``: which of the last three."""
-    how, stored, turned = Gated(Gate.parse(gate), kept, kept_factor), (up, down), (up.mT, down.mT)
+    how, stored, turned = Gated(parse_gate(gate), kept, kept_factor), (up, down), (up.mT, down.mT)
     (first, second), back = (stored, turned) if transposed else (turned, stored)
     if len(places) == 1:
         return experts_dense.backward(

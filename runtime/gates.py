@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autopar.ir.formulas import Formula, Steps
 from autopar.ir.gates import Gate
 
 FORWARD: dict[str, Callable[[Any], Any]] = {
@@ -38,7 +40,7 @@ BACKWARD: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 class Gated:
     """A gate and, of each token, which columns it leaves (``kept`` [T, I]; None: all), times ``factor``."""
 
-    gate: Gate
+    gate: Gate | Formula
     kept: Tensor | None = None
     factor: float = 1.0
 
@@ -63,14 +65,19 @@ class Gated:
         return self.kept.index_select(0, token).to(like.dtype).mul_(self.factor)
 
 
-def gated(gate: Gate, x: Tensor) -> Tensor:
+def gated(gate: Gate | Formula, x: Tensor) -> Tensor:
     """What the gate gives."""
+    if isinstance(gate, Formula):
+        (made,) = _run(gate.value, gate.named(x))
+        return made if gate.value.calls else made.clone()
     result: Tensor = gate.apply(x, FORWARD)
     return result
 
 
-def gated_and_backward(gate: Gate, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+def gated_and_backward(gate: Gate | Formula, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """``gated(gate, x)``, and what makes the gradient of ``x`` of its gradient: both need the activation."""
+    if isinstance(gate, Formula):
+        return gated(gate, x), functools.partial(_inwards, gate, x)
     forward, back = FORWARD[gate.activation], BACKWARD[gate.activation]
     if not gate.glu:
         return forward(x), lambda grad: back(grad, x, torch.empty_like(x))
@@ -90,3 +97,18 @@ def gated_and_backward(gate: Gate, x: Tensor) -> tuple[Tensor, Callable[[Tensor]
         return result
 
     return act * u, backward
+
+
+def _inwards(gate: Formula, x: Tensor, grad: Tensor) -> Tensor:
+    found = _run(gate.gradient, {**gate.named(x), "d": grad})
+    if not gate.glu:
+        return found[0]
+    result = torch.empty_like(x)
+    for into, made in zip(gate.parts(result), found, strict=True):
+        into.copy_(made)
+    return result
+
+
+def _run(steps: Steps, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    own = next(iter(given.values())).dtype
+    return steps.run(given, _aten, lambda x, name: x.to(own if name == "own" else getattr(torch, name), copy=True))

@@ -52,6 +52,7 @@ def run_processes(
         readers: list[Connection] = []
         processes = []
         for rank in range(world_size):
+            _crash(store, rank).touch()
             reader, writer = _context.Pipe(duplex=False)
             process = _context.Process(
                 target=_process,

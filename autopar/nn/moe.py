@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from autopar.errors import UsageError
 from autopar.ir.errors import IRError
-from autopar.ir.gates import Gate
+from autopar.ir.formulas import parse_gate
 from autopar.nn import capacity, losses
 from autopar.nn.router import Routed, Router
 from autopar.runtime.experts import experts
@@ -144,6 +144,6 @@ class MoE(nn.Module):
 def _columns(activation: str) -> int:
     """Rows of ``up`` for each that the activation gives."""
     try:
-        return Gate.parse(activation).columns
+        return parse_gate(activation).columns
     except IRError as error:
         raise UsageError(f"MoE: activation {error}") from None

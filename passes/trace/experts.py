@@ -3,7 +3,7 @@
 transformers keeps the ways in which a layer may compute its experts in a registry, from which
 ``config._experts_implementation`` chooses. While a trace runs there is one more, which leaves ``autopar.experts`` in
 the graph, and it is chosen for every configuration of whose experts all do what that operation can do: their gate is
-found by trying it on numbers, whatever it is called. Routers stay as the model has them.
+found by trying it on numbers, whatever it is called, or read off its operations. Routers stay as the model has them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autopar.ir.gates import ACTIVATIONS, Gate
+from autopar.passes.trace.formulas import formula_of
 from autopar.passes.trace.tokens import state_of
 
 TARGETS = {
@@ -124,15 +125,17 @@ def _gate_of(module: Any, tried: dict[object, str]) -> str:
     """The text of a module's gate; empty for one that no text says. ``tried``: by what gates gave."""
     if getattr(module, "has_post_expert_norm", False) or getattr(module, "_is_expert_parallel", False):
         return ""
-    x = _numbers()
+    x, glu = _numbers(), _has_gate(module)
+    function = module._apply_gate if glu else module.act_fn
     try:
         with torch.no_grad():
-            seen = module._apply_gate(x.clone()) if _has_gate(module) else module.act_fn(x.clone())
-            key = tuple(seen.flatten().tolist())
+            seen = function(x.clone())
+            key = glu, tuple(seen.flatten().tolist())
     except Exception:  # noqa: BLE001 - a function of the user's, on numbers that it was not made for
         return ""
     if key not in tried:
-        tried[key] = next((str(gate) for gate in _gates(module) if _gives(gate, x, seen)), "")
+        named = next((str(gate) for gate in _gates(module) if _gives(gate, x, seen)), "")
+        tried[key] = named or str(formula_of(function, x, glu=glu) or "")
     return tried[key]
 
 
@@ -147,7 +150,8 @@ def plain_gate(activation: Callable[[Any], Any]) -> str:
     x = _numbers()
     with torch.no_grad():
         seen = activation(x.clone())
-    return next((name for name in ACTIVATIONS if _gives(Gate(activation=name), x, seen)), "")
+    named = next((name for name in ACTIVATIONS if _gives(Gate(activation=name), x, seen)), "")
+    return named or str(formula_of(activation, x, glu=False) or "")
 
 
 def _gives(gate: Gate, x: Tensor, seen: Tensor) -> bool:

@@ -90,25 +90,11 @@ def test_what_a_gate_cuts_off_is_told_however_large_it_is(limit: float) -> None:
     }
 
 
-class Capped(nn.Module):
-    """With a limit that no attribute says."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(x).clamp(max=50)
-
-
-def test_a_limit_that_nothing_says_keeps_the_models_own_way() -> None:
-    model = built("mixtral", _experts_implementation_internal="batched_mm")
-    for layer in model.model.layers:
-        layer.mlp.experts.act_fn = Capped()
-    assert not experts_in(traced(model))
-
-
 class Odd(nn.Module):
-    """No gate of the table."""
+    """Not element by element."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.sin(x)
+        return x.softmax(-1)
 
 
 class Swish(nn.Module):
@@ -125,7 +111,8 @@ def test_a_gate_that_no_text_says_keeps_the_models_own_way() -> None:
         layer.mlp.experts.act_fn = Odd()
     graph = traced(model)
     assert not experts_in(graph)
-    assert any(node.target == "aten.sin.default" for node in graph.nodes)
+    softmaxes = [node for node in graph.nodes if node.target == "aten.softmax.int"]
+    assert len(softmaxes) > len(model.model.layers)
 
 
 def test_a_function_of_the_same_values_is_the_same_gate() -> None:
