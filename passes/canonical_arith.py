@@ -12,19 +12,18 @@ from autopar.passes.canonical_views import Rule, broadcast, cast, ints, operand,
 _HALF = ("bf16", "f16")
 
 
-def scaled(em: Emitter, x: str, factor: Attr) -> str:
-    """``x`` times a number."""
+def scaled(em: Emitter, x: str, factor: Attr, dtype: str = "") -> str:
+    """``x`` times a number, in element type ``dtype`` if that is given and there is anything to multiply."""
     if factor is None or factor == 1:
         return x
+    x = cast(em, x, dtype) if dtype else x
     return em.op("aten.mul.Tensor", x, type=em.types[x], other=factor)
 
 
 def total(em: Emitter, x: str, dims: tuple[int, ...], keepdim: bool, dtype: str) -> str:
     """The sum over ``dims``, in element type ``dtype``."""
     have = em.types[x]
-    shape = tuple(
-        1 if at in dims else size for at, size in enumerate(have.shape) if keepdim or at not in dims
-    )
+    shape = tuple(1 if at in dims else size for at, size in enumerate(have.shape) if keepdim or at not in dims)
     if have.is_float and all(have.shape[dim] == 1 for dim in dims):
         return cast(em, reshape(em, x, shape), dtype)
     given: dict[str, Attr] = {"dim": dims}
@@ -68,9 +67,7 @@ def _renamed(target: str, *dropped: str) -> Rule:
 
     def rule(em: Emitter, node: Node) -> tuple[str, ...]:
         attrs = {name: value for name, value in node.attrs if name not in dropped}
-        return plain(
-            em, Node(results=node.results, target=target, operands=node.operands, attrs=tuple(attrs.items()))
-        )
+        return plain(em, Node(results=node.results, target=target, operands=node.operands, attrs=tuple(attrs.items())))
 
     return rule
 
@@ -87,16 +84,15 @@ def _add(em: Emitter, node: Node) -> tuple[str, ...]:
     alpha = node.attr("alpha", 1)
     type_ = node.result.type
     if len(names) == 1:
-        if isinstance(number, (int, float)) and isinstance(alpha, (int, float)):
+        if node.operands[0] is None:
+            names = (scaled(em, operand(node, -1), alpha, type_.dtype),)
+        elif isinstance(number, (int, float)) and isinstance(alpha, (int, float)):
             number = number * alpha if alpha != 1 else number
-        if (
-            number == 0
-            and em.types[operand(node, -1) if node.operands[0] is None else operand(node)] == type_
-        ):
+        if number == 0 and em.types[str(names[0])] == type_:
             return (str(names[0]),)
         return (em.op("aten.add.Tensor", *names, type=type_, other=number),)
     x, y = operand(node), operand(node, 1)
-    return (em.op("aten.add.Tensor", x, scaled(em, y, alpha), type=type_),)
+    return (em.op("aten.add.Tensor", x, scaled(em, y, alpha, type_.dtype), type=type_),)
 
 
 def _sub(em: Emitter, node: Node) -> tuple[str, ...]:
@@ -105,7 +101,7 @@ def _sub(em: Emitter, node: Node) -> tuple[str, ...]:
         return (_from_number(em, operand(node, 1), node.attr("self"), alpha, type_),)
     x = operand(node)
     if len(node.operands) > 1:
-        return (em.op("aten.sub.Tensor", x, scaled(em, operand(node, 1), alpha), type=type_),)
+        return (em.op("aten.sub.Tensor", x, scaled(em, operand(node, 1), alpha, type_.dtype), type=type_),)
     number = node.attr("other")
     if isinstance(number, (int, float)) and isinstance(alpha, (int, float)) and alpha != 1:
         number = number * alpha
@@ -117,13 +113,13 @@ def _sub(em: Emitter, node: Node) -> tuple[str, ...]:
 def _rsub(em: Emitter, node: Node) -> tuple[str, ...]:
     type_, alpha = node.result.type, node.attr("alpha", 1)
     if len(node.operands) > 1:
-        return (em.op("aten.sub.Tensor", operand(node, 1), scaled(em, operand(node), alpha), type=type_),)
+        return (em.op("aten.sub.Tensor", operand(node, 1), scaled(em, operand(node), alpha, type_.dtype), type=type_),)
     return (_from_number(em, operand(node), node.attr("other"), alpha, type_),)
 
 
 def _from_number(em: Emitter, x: str, number: Attr, alpha: Attr, type_: TensorType) -> str:
     """``number - alpha * x`` as the number added to the negative."""
-    x = scaled(em, x, alpha)
+    x = scaled(em, x, alpha, type_.dtype)
     negative = em.op("aten.neg.default", x, type=em.types[x])
     return em.op("aten.add.Tensor", negative, type=type_, other=number)
 
@@ -181,9 +177,7 @@ def _dims(em: Emitter, node: Node) -> tuple[int, ...]:
 
 
 def _sum(em: Emitter, node: Node) -> tuple[str, ...]:
-    return (
-        total(em, operand(node), _dims(em, node), bool(node.attr("keepdim", False)), node.result.type.dtype),
-    )
+    return (total(em, operand(node), _dims(em, node), bool(node.attr("keepdim", False)), node.result.type.dtype),)
 
 
 def _mean(em: Emitter, node: Node) -> tuple[str, ...]:
@@ -244,9 +238,7 @@ def _addcmul(target: str) -> Rule:
         x, a, b = operand(node), operand(node, 1), operand(node, 2)
         shape = broadcast(em.types[a].shape, em.types[b].shape)
         product = em.op(target, a, b, type=TensorType(node.result.type.dtype, shape))
-        return (
-            em.op("aten.add.Tensor", x, scaled(em, product, node.attr("value", 1)), type=node.result.type),
-        )
+        return (em.op("aten.add.Tensor", x, scaled(em, product, node.attr("value", 1)), type=node.result.type),)
 
     return rule
 
@@ -279,11 +271,7 @@ RULES: dict[str, Rule] = {
     **{f"aten.{name}.{kind}": _sub for name in ("sub", "subtract") for kind in ("Tensor", "Scalar")},
     **{f"aten.rsub.{kind}": _rsub for kind in ("Tensor", "Scalar")},
     **{f"aten.{name}.{kind}": _mul for name in ("mul", "multiply") for kind in ("Tensor", "Scalar")},
-    **{
-        f"aten.{name}.{kind}": _div
-        for name in ("div", "divide", "true_divide")
-        for kind in ("Tensor", "Scalar")
-    },
+    **{f"aten.{name}.{kind}": _div for name in ("div", "divide", "true_divide") for kind in ("Tensor", "Scalar")},
     "aten.__and__.Tensor": _logical("aten.logical_and.default", "aten.bitwise_and.Tensor"),
     "aten.bitwise_and.Tensor": _logical("aten.logical_and.default", "aten.bitwise_and.Tensor"),
     "aten.__or__.Tensor": _logical("aten.logical_or.default", "aten.bitwise_or.Tensor"),

@@ -2,7 +2,8 @@
 
 Where its backward multiplies each element of the gradient by a number of its own (activations, straight-through
 estimators, reversed and scaled gradients), its forward and these numbers are traced, and ``autopar.sloped`` puts them
-together. All others are refused by name, but for torch's reentrant checkpoints, which are what they run.
+together. Where it is linear in the gradient in another way, its operations are turned round (``transposed.py``). All
+others are refused by name, but for torch's reentrant checkpoints, which are what they run.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointFunction
 
 from autopar.ir.errors import UnsupportedError
 from autopar.passes.trace.slopes import NotSlopedError, check_slopes
+from autopar.passes.trace.transposed import read_backward, turned
 
 TARGETS = {"autopar_trace.sloped.default": "autopar.sloped"}
 """Operations of a trace by what they are called in the graph."""
@@ -51,8 +54,9 @@ def custom_functions() -> Iterator[None]:
         except NotSlopedError as error:
             raise UnsupportedError(
                 f"the model calls {name}, a torch.autograd.Function: its backward cannot be traced, since it does more "
-                f"than multiply the gradient element by element ({error}). Write its forward with torch operations, or "
-                "register it as a torch.library operator and give it a rule with autopar.register_rule",
+                f"with the gradient than operations that are known to be linear ({error}). Write its forward with "
+                "torch operations, or register it as a torch.library operator and give it a rule with "
+                "autopar.register_rule",
                 details={"function": name},
             ) from None
 
@@ -84,12 +88,22 @@ class _Context:
     def mark_dirty(self, *tensors: Any) -> None:
         raise NotSlopedError("it writes to what it is given")
 
+    def held(self) -> list[Tensor]:
+        """Tensors among what was left."""
+        return [leaf for leaf in tree_leaves(vars(self)) if isinstance(leaf, Tensor)]
+
+    def holding(self, tensors: Sequence[Tensor]) -> _Context:
+        """The same with other tensors in place of ``held()``."""
+        made, others = _Context(()), iter(tensors)
+        vars(made).update(tree_map(lambda leaf: next(others) if isinstance(leaf, Tensor) else leaf, vars(self)))
+        return made
+
 
 def _traced(cls: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs:
         raise NotSlopedError("it is called by keywords")
 
-    def run(given: Sequence[Any]) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    def run(given: Sequence[Any]) -> tuple[Tensor, Any]:
         context: Any = _Context(given)
         if cls.setup_context is torch.autograd.Function.setup_context:
             out = cls.forward(context, *given)
@@ -98,19 +112,47 @@ def _traced(cls: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: d
             cls.setup_context(context, tuple(given), out)
         if not isinstance(out, Tensor):
             raise NotSlopedError(f"its result is a {type(out).__name__}, not one tensor")
+        return out, context
+
+    def followed(given: Sequence[Any]) -> tuple[Tensor, Callable[[Tensor], Any]]:
+        out, context = run(given)
         return out, lambda gradient: cls.backward(context, gradient)
 
     if not torch.is_grad_enabled():
         return run(args)[0]
-    check_slopes(run, args)
-    value, backward = run([each.detach() if isinstance(each, Tensor) else each for each in args])
-    slopes = backward(torch.ones_like(value))
+    try:
+        check_slopes(followed, args)
+        apart = True
+    except NotSlopedError:
+        apart = False
+    value, context = run([each.detach() if isinstance(each, Tensor) else each for each in args])
     value = value.detach()  # of tensors that are no arguments, too
+    found = _slopes(cls, value, context, args) if apart else _turned(cls, value, context, args)
+    for x, slope in found:
+        value = torch.ops.autopar_trace.sloped(value, x, slope.detach())
+        if x.requires_grad:
+            value.requires_grad_()
+    return value
+
+
+def _slopes(
+    cls: type[torch.autograd.Function], value: Tensor, context: _Context, args: Sequence[Any]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Operands, and by what the gradient is multiplied for each."""
+    slopes = cls.backward(context, torch.ones_like(value))
     for x, slope in zip(args, slopes if isinstance(slopes, tuple | list) else (slopes,), strict=False):
         if slope is not None:
             if not slope.shape == x.shape == value.shape:
                 raise NotSlopedError("result, operand and gradient differ in shape")
-            value = torch.ops.autopar_trace.sloped(value, x, slope.detach())
-            if x.requires_grad:
-                value.requires_grad_()
-    return value
+            yield x, slope
+
+
+def _turned(
+    cls: type[torch.autograd.Function], value: Tensor, context: _Context, args: Sequence[Any]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each operand what has its gradient, with slopes of one."""
+    held = [each.detach() for each in context.held()]
+    graph = read_backward(lambda gradient, *given: cls.backward(context.holding(given), gradient), [value, *held])
+    for at, part in turned(graph, value, held, args):
+        if args[at].requires_grad:
+            yield part, torch.ones_like(value)

@@ -26,10 +26,11 @@ _BACKWARDS = (
     "threshold", "gelu", "sigmoid", "tanh", "hardtanh", "silu", "mish", "leaky_relu", "elu", "softplus", "hardswish",
     "hardsigmoid", "log_sigmoid", "logit",
 )  # fmt: skip
-_FACTORIES = (
+FACTORIES = (
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "zero",
     "fill",
 )  # fmt: skip
+"""What is made of a tensor's shape, whatever its numbers."""
 
 
 # Of arguments the result, and what gives their gradients for that of the result.
@@ -149,7 +150,7 @@ class _Linear(TorchDispatchMode):
         """Whether the result is linear in the gradient; False where it does not depend on its numbers."""
         first, *others = args
         linear, alone = id(first) in self._linear, not any(id(leaf) in self._linear for leaf in tree_leaves(others))
-        if name in _FACTORIES:
+        if name in FACTORIES:
             return False
         fits = (
             (name in _KEEP and linear)

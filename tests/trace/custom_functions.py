@@ -189,6 +189,85 @@ class Written(Function):
         return 2 * grad
 
 
+class Quadratic(Copied):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * grad
+
+
+class Decided(Copied):
+    """By the gradient's numbers."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.flip(0) if bool(grad.sum() > 0) else grad
+
+
+class Affine(Function):
+    """What many write by hand: products for both operands, a sum for the bias."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t() + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        return grad.mm(weight), grad.t().mm(x), grad.sum(0)
+
+
+class Attended(Function):
+    """Batches of products, and views of them."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, heads: int) -> Tensor:
+        ctx.heads = heads
+        q, k = (x.view(x.shape[0], heads, -1).transpose(0, 1) for x in (q, k))
+        ctx.save_for_backward(q, k)
+        return q.bmm(k.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        q, k = ctx.saved_tensors
+        of_q, of_k = grad.bmm(k), grad.transpose(1, 2).bmm(q)
+        return *(x.permute(1, 0, 2).reshape(x.shape[1], -1) for x in (of_q, of_k)), None
+
+
+class Chosen(Function):
+    """The weight of a choice, with the gradient of sparse mixers (Liu et al. 2023): of all scores, for one result."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, multiplier: Tensor, index: Tensor, gates: Tensor) -> Tensor:
+        ctx.save_for_backward(multiplier, index, gates)
+        return multiplier * 0.7
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        multiplier, index, gates = ctx.saved_tensors
+        grad = grad * multiplier
+        of_scores = gates * grad.mul(-1)
+        of_scores.scatter_add_(dim=-1, index=index, src=grad)
+        return of_scores, None, None, None
+
+
+class Picked(Function):
+    """Broadcast, masked, looked up and divided."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(x, index)
+        return x.gather(1, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, index = ctx.saved_tensors
+        grad = torch.where(grad.new_ones(grad.shape) > 0, grad, 0.0).masked_fill(index == 3, 0)
+        made = torch.zeros_like(x).scatter_add(1, index, grad.float().to(x.dtype))
+        spread = grad.sum(1, keepdim=True).expand_as(x) - grad.mean().unsqueeze(0)
+        return (made - 2 * spread / x.shape[0]).squeeze(), None
+
+
 class Called(nn.Module):
     """A perceptron with ``call`` between, on what it makes and on a parameter of its width."""
 
@@ -209,6 +288,24 @@ def without_gradient(x: Tensor, row: Tensor) -> Tensor:
     return x * scale
 
 
+def mixed(x: Tensor, row: Tensor) -> Tensor:
+    gates = x.softmax(-1)
+    index = x.argmax(-1, keepdim=True)
+    made: Tensor = Chosen.apply(x, gates.gather(-1, index), index, gates)
+    return x * made * row
+
+
+def picked(x: Tensor, row: Tensor) -> Tensor:
+    index = torch.arange(12, device=x.device).mul(5).remainder(12).expand(x.shape)
+    made: Tensor = Picked.apply(x, index)
+    return made * row
+
+
+def attended(x: Tensor, row: Tensor) -> Tensor:
+    made: Tensor = Attended.apply(x, x.sin(), 3)
+    return x * made.sum((0, 2)).unsqueeze(-1) * row
+
+
 TRACED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "swish": lambda x, row: Swish.apply(x),
     "twice": lambda x, row: Swish.apply(Swish.apply(x) * row),
@@ -218,16 +315,22 @@ TRACED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "product": lambda x, row: Product.apply(x, x.sin()),
     "rows": lambda x, row: Rows.apply(x),
     "no gradient": without_gradient,
+    "averaged": lambda x, row: Averaged.apply(x) * row,
+    "turned": lambda x, row: Turned.apply(x) * row,
+    "scaled": lambda x, row: Scaled.apply(x, row),
+    "affine": lambda x, row: Affine.apply(x, torch.outer(row, row.cos()), row),
+    "attended": attended,
+    "chosen": mixed,
+    "picked": picked,
     "reentrant": lambda x, row: checkpoint(lambda h: torch.tanh(h) * row, x, use_reentrant=True),
 }
 REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "Clipped": (lambda x, row: Clipped.apply(x), "clamp"),
-    "Averaged": (lambda x, row: Averaged.apply(x), "mean"),
     "Shifted": (lambda x, row: Shifted.apply(x), "add"),
-    "Turned": (lambda x, row: Turned.apply(x), "flip"),
+    "Quadratic": (lambda x, row: Quadratic.apply(x), "mul"),
+    "Decided": (lambda x, row: Decided.apply(x), "cannot be followed"),
     "Halved": (lambda x, row: torch.cat([Halved.apply(x), x[:, 6:]], 1), "differ in shape"),
     "Both": (lambda x, row: sum(Both.apply(x)), "its result is a tuple"),
-    "Scaled": (lambda x, row: Scaled.apply(x, row), "sum"),
     "Filled": (lambda x, row: Filled.apply(x), "where"),
     "Written": (lambda x, row: Written.apply(x.clone()), "it writes to what it is given"),
 }

@@ -71,8 +71,8 @@ def call(node: Node, env: Mapping[str, Any]) -> Any:
         elif argument.name in attrs:
             given[argument.name] = attrs[argument.name]
     if numbers:  # a number where the schema has a tensor: torch chooses the overload
-        first, *others = given.values()
-        return packet(first, *others)
+        named = {argument.name for argument in op._schema.arguments if argument.kwarg_only} & given.keys()
+        return packet(*(given[key] for key in given if key not in named), **{key: given[key] for key in sorted(named)})
     return op(**given)
 
 

@@ -101,6 +101,7 @@ def test_heads_split_after_a_transpose_are_split_before_it() -> None:
 
 ARITHMETIC: dict[str, tuple[Body, list[str]]] = {
     "alpha": (lambda w, x: torch.add(w, x, alpha=3), ["aten.mul.Tensor", "aten.add.Tensor"]),
+    "alpha_after_number": (lambda w, x: torch.add(0.5, w, alpha=3), ["aten.mul.Tensor", "aten.add.Tensor"]),
     "minus": (lambda w, x: torch.sub(w, x, alpha=2), ["aten.mul.Tensor", "aten.sub.Tensor"]),
     "from_number": (lambda w, x: 1 - w, ["aten.neg.default", "aten.add.Tensor"]),
     "rsub": (lambda w, x: torch.rsub(w, x), ["aten.sub.Tensor"]),
