@@ -234,7 +234,7 @@ class Builder:
         for index in range(carried):
             name = operands[index]
             assert name is not None
-            given[inputs[index]] = tuple(dict.fromkeys((*values.layouts[name], *probe[index])))
+            given[inputs[index]] = tuple(dict.fromkeys((*values.layouts.get(name, ()), *probe[index])))
         needs, producers = self._needs(block), self.model.graph.producers()
         shared = {name: needs[name] for name in inputs[carried:]}
         given.update(shared)
@@ -268,7 +268,7 @@ class Builder:
             if inner in first:  # as all calls of a chain use a weight, so do those of the next
                 self.used[name, layouts] = roots[one]
             consumer = Consumer(roots[one], layouts, saves=self._saved_in(block, inner))
-            if index < carried:
+            if index < carried and name in values.layouts:  # a parameter is stored, and converted to what is chosen
                 into.equal(values.variable[name], values.layouts[name], roots[one], layouts)
             elif consumer not in values.consumers[name]:
                 values.consumers[name].append(consumer)

@@ -232,7 +232,8 @@ RULES: dict[str, Rule] = {
     **_rules(_cast, "float.default", "_autocast_to_full_precision.default"),
     **_rules(_reshape, "view.default", "reshape.default", "_unsafe_view.default", "view_as.default"),
     **_rules(
-        _reshape, "reshape_as.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims"
+        _reshape, "reshape_as.default", "unsqueeze.default", "unsqueeze_copy.default", "squeeze.default",
+        "squeeze.dim", "squeeze.dims",
     ),
     **_rules(_reshape, "flatten.using_ints", "unflatten.int", "ravel.default", "view_copy.default"),
     **_rules(_expand, "expand.default", "expand_as.default", "broadcast_to.default", "expand_copy.default"),

@@ -37,14 +37,16 @@ def resolve(
 ) -> Callable[..., tuple[Any, ...]]:
     """A function of the operand values, in order, that returns the node's results as a tuple."""
     places = [None if operand is None else _Place(index) for index, operand in enumerate(node.operands)]
-    function, args, kwargs = bind(node, places, coordinate, device)
+    function, args, given = bind(node, places, coordinate, device)
     positions = [(at, value.index) for at, value in enumerate(args) if isinstance(value, _Place)]
+    named = {key: value.index for key, value in given.items() if isinstance(value, _Place)}
+    kwargs = {key: value for key, value in given.items() if key not in named}
 
     def call(*values: Any) -> tuple[Any, ...]:
         filled = list(args)
         for at, index in positions:
             filled[at] = values[index]
-        result = function(*filled, **kwargs)
+        result = function(*filled, **kwargs, **{key: values[index] for key, index in named.items()})
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     return call
@@ -125,7 +127,7 @@ def _bind_own(
 def _attribute(name: str, value: Any, coordinate: Mapping[str, int]) -> Any:
     """An attribute as torch takes it: element types, memory formats, and this device's ``start`` and ``index``."""
     if isinstance(value, str):
-        if name == "dtype":
+        if name == "dtype" or name.endswith("_dtype"):
             return TORCH_DTYPES[value]
         return MEMORY_FORMATS[value] if name == "memory_format" else value
     if name == "start" and isinstance(value, tuple):

@@ -53,6 +53,14 @@ def test_absent_optional_operand_is_none() -> None:
     assert torch.equal(run("aten.linear.default", x, w, None, operands=("x", "w", None))[0], F.linear(x, w))
 
 
+def test_tensors_may_be_given_by_keyword_alone() -> None:
+    x, least = double(3, 2), torch.tensor(1e-3, dtype=torch.float64)
+    found = run("aten.linalg_pinv.atol_rtol_tensor", x, least)[0]
+    assert torch.equal(found, torch.linalg.pinv(x, atol=least))
+    found = run("aten.linalg_pinv.atol_rtol_tensor", x, None, least, operands=("x", None, "least"))[0]
+    assert torch.equal(found, torch.linalg.pinv(x, rtol=least))
+
+
 def test_list_of_tensors_and_list_results() -> None:
     x, y = double(2, 4), double(2, 2)
     assert torch.equal(
@@ -68,6 +76,9 @@ def test_list_of_tensors_and_list_results() -> None:
 def test_element_types_by_name_and_factories_on_the_device() -> None:
     assert run("aten.arange.start", start=2, end=5, dtype="i32")[0].tolist() == [2, 3, 4]
     assert run("aten.full.default", size=(2,), fill_value=3.0, dtype="f64")[0].dtype == torch.float64
+    grad, made = double(2, 3), double(2, 3).softmax(-1)
+    found = run("aten._softmax_backward_data.default", grad, made, dim=-1, input_dtype="f64")[0]
+    assert torch.equal(found, torch._softmax_backward_data(grad, made, -1, torch.float64))
     assert run("aten.to.dtype", double(2), dtype="bf16")[0].dtype == torch.bfloat16
     assert run("aten.zeros_like.default", double(2), dtype="f32")[0].dtype == torch.float32
 
