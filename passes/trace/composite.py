@@ -14,6 +14,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from autopar.passes.trace.writes import RESHAPING
+
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
@@ -67,6 +69,22 @@ def _write_out(graph: fx.Graph, node: fx.Node) -> None:
                 made[step].meta = {**node.meta, "val": step.meta.get("val")}
                 if step.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
                     made[step].target = torch.ops.aten.reshape.default  # strides are no part of the graph
+                elif _reshapes(step):  # of a tensor of its own: what uses it from here on uses the result
+                    made[step].target = _not_in_place(step.target)
+                    made[step.args[0]] = made[step]
+
+
+def _reshapes(step: fx.Node) -> bool:
+    """Whether a step writes to how its first tensor lies in memory."""
+    op = step.target
+    return isinstance(op, torch._ops.OpOverload) and op._schema.name.removeprefix("aten::") in RESHAPING
+
+
+def _not_in_place(op: Any) -> Any:
+    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"))
+    taken = [str(argument.type) for argument in op._schema.arguments]
+    every = (getattr(packet, name) for name in packet.overloads())
+    return next(each for each in every if [str(argument.type) for argument in each._schema.arguments] == taken)
 
 
 def _is_plain(step: fx.Node, node: fx.Node) -> bool:
@@ -75,6 +93,8 @@ def _is_plain(step: fx.Node, node: fx.Node) -> bool:
         return step.op != "get_attr"
     op = step.target
     if not isinstance(op, torch._ops.OpOverload) or op is node.target or step.meta.get("val") is None:
+        return False
+    if _reshapes(step) and (step.args[0].op == "placeholder" or op._opname in ("resize_", "set_")):  # type: ignore[union-attr]
         return False
     return not any(argument.is_write for argument in op._schema.arguments[1:])
 

@@ -16,7 +16,8 @@ from autopar.passes.trace.dtypes import tensor_type
 _EVEN = 0.5  # the probability that bernoulli_ takes where none is given
 # Writes whose functional form is not the name without its last underscore.
 _RENAMED = {"normal_": "normal_functional", "bernoulli_": "bernoulli"}
-_RESHAPING = ("resize_", "unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "set_")
+RESHAPING = ("resize_", "unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "set_")
+"""Writes to how a tensor lies in memory."""
 
 
 def is_write(node: fx.Node) -> bool:
@@ -55,7 +56,7 @@ def written_argument(node: fx.Node, op: torch._ops.OpOverload, source: str) -> f
 def written_value(node: fx.Node, op: torch._ops.OpOverload, lookup: Lookup, emit: Emit, source: str) -> str:
     """The value that the written argument of ``node`` holds after it; UnsupportedError if that is unknown."""
     self_node, name = written_argument(node, op, source), op._schema.name.removeprefix("aten::")
-    if name in _RESHAPING:
+    if name in RESHAPING:
         raise _refused(op, source)
     val: torch.Tensor = self_node.meta["val"]
     type_ = tensor_type(val, source)

@@ -24,6 +24,7 @@ EXACT: dict[str, Body] = {
     "number - alpha x": lambda x, i, b, y: torch.sub(0.5, x, alpha=0.25),
     "number - alpha i": lambda x, i, b, y: x * torch.sub(7, i, alpha=2),
     "rsub": lambda x, i, b, y: torch.rsub(x, 0.5, alpha=2) + torch.rsub(x, i, alpha=0.5),
+    "quantile": lambda x, i, b, y: x - x.quantile(0.3, -1, keepdim=True) + x.nanquantile(0.6, 0),
     "unsqueeze_copy": lambda x, i, b, y: x * torch.unsqueeze_copy(x.sum(-1), -1),
     "in place": lambda x, i, b, y: x.clone().add_(i, alpha=0.1).sub_(b.long(), alpha=0.2),
     "number / i": lambda x, i, b, y: x * (i / (i + 7)) + 2 / (x.abs() + 1),
