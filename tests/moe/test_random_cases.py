@@ -36,7 +36,8 @@ def drawn(seed: int) -> Case:
     routings = ["own"]
     if family in ROUTED:
         routings += ["own", "skewed"]
-    if family in LAYERS and "cp" not in mesh:  # where the order of sums would say which of equally good experts is next
+    # Equally good experts stay so where gradients are sums of two, which have no order: else it says which is next.
+    if family in LAYERS and "cp" not in mesh and max(mesh.values()) == 2:
         routings.append("same")
     return Case(family=family, mesh=mesh, options=options, routing=rng.choice(routings))
 
