@@ -76,8 +76,8 @@ class Steps:
 
 
 def _call(line: ast.Assign) -> Call:
-    (target,), value = line.targets, line.value
-    if not (isinstance(target, ast.Name) and isinstance(value, ast.Call)):
+    target, value = line.targets[0], line.value
+    if len(line.targets) > 1 or not (isinstance(target, ast.Name) and isinstance(value, ast.Call)):
         raise IRError(f"{ast.unparse(line)!r} is no step of a formula")
     operation = ast.unparse(value.func)
     if not _OPERATION.fullmatch(operation):

@@ -68,7 +68,8 @@ def turned(
             continue
         takes = [each for each in node.all_input_nodes if each in linear]
         if takes and _name(node) not in FACTORIES:
-            if _name(node) not in _TRANSPOSED:
+            rounds = node.kwargs.get("rounding_mode") or not node.meta["val"].is_floating_point()
+            if rounds or _name(node) not in _TRANSPOSED:
                 raise NotSlopedError(f"it gives the gradient to {_name(node)}")
             linear[node] = node
         else:
@@ -115,15 +116,15 @@ class _Node:
     """An operation that takes what depends on the gradient. ``takes``: which of its operands do."""
 
     def __init__(self, node: Node, linear: set[Node], values: dict[Node, Any]) -> None:
-        self.node, self.values, self.shape = node, values, node.meta["val"].shape
+        self.node, self.values = node, values
         self.takes = [at for at, each in enumerate(node.args) if isinstance(each, Node) and each in linear]
         inside = [each for each in node.all_input_nodes if each in linear]
         if len(inside) != len({node.args[at] for at in self.takes}):
             raise NotSlopedError(f"it gives the gradient to {_name(node)}")
 
-    def value(self, at: int, default: Any = None) -> Any:
-        """An operand that does not depend on the gradient."""
-        given = self.node.args[at] if at < len(self.node.args) else default
+    def value(self, at: int) -> Any:
+        """An operand that does not depend on the gradient; None where it is left out."""
+        given = self.node.args[at] if at < len(self.node.args) else None
         return torch.fx.node.map_arg(given, self.values.get)
 
     def size(self, at: int) -> Sequence[int]:

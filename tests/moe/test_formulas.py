@@ -149,7 +149,7 @@ def test_what_is_not_element_by_element_is_none(gate: Function, glu: bool) -> No
         "formula | a=__import__('os');a | d", "formula | a=relu.default(x).b;a | d",
         "formula | a = relu.default(x);a | d",
         "formula | a=relu.default([x]);a | d", "formula pairs | x | d", "formula | lambda: x | d", "formula | ( | d",
-        "formula | a,b=relu.default(x);a | d",
+        "formula | a,b=relu.default(x);a | d", "formula | a=b=relu.default(x);a | d",
     ],
 )  # fmt: skip
 def test_what_is_no_formula_says_so(text: str) -> None:

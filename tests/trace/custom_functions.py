@@ -195,6 +195,18 @@ class Quadratic(Copied):
         return grad * grad
 
 
+class Floored(Copied):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return torch.div(grad.flip(0), 2, rounding_mode="floor")
+
+
+class Truncated(Copied):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.flip(0).long().to(grad.dtype)
+
+
 class Decided(Copied):
     """By the gradient's numbers."""
 
@@ -328,6 +340,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "Clipped": (lambda x, row: Clipped.apply(x), "clamp"),
     "Shifted": (lambda x, row: Shifted.apply(x), "add"),
     "Quadratic": (lambda x, row: Quadratic.apply(x), "mul"),
+    "Floored": (lambda x, row: Floored.apply(x), "div"),
+    "Truncated": (lambda x, row: Truncated.apply(x), "_to_copy"),
     "Decided": (lambda x, row: Decided.apply(x), "cannot be followed"),
     "Halved": (lambda x, row: torch.cat([Halved.apply(x), x[:, 6:]], 1), "differ in shape"),
     "Both": (lambda x, row: sum(Both.apply(x)), "its result is a tuple"),
