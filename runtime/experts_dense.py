@@ -2,7 +2,7 @@
 
 For so few tokens on a GPU that bringing the experts' matrices takes longer than multiplying: to put rows in order of
 their experts, and tokens back, is then what takes time, two dozen kernels to start. Nothing is read back from the GPU.
-Numbers of experts that were not chosen become 0 before the gate, so that none of them can overflow.
+What was not chosen becomes 0 before the gate, and its gradient behind it, so that nothing of it can overflow.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ def chosen(index: Tensor, start: int, experts: int) -> Tensor:
 def forward(
     x: Tensor, weight: Tensor, choice: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, gate: Gated
 ) -> tuple[Tensor, list[Tensor]]:
-    """The result [T, H]; and what the first projection gave [E, T, c I], and with which weight a token has an expert
-    [E, T, 1].
+    """The result [T, H]; and what the first projection gave [E, T, c I], with which weight a token has an expert
+    [E, T, 1], and whether it has not chosen it.
 
     ``weight`` [T, K], ``choice``: what ``chosen`` gives, ``up`` [E, H, c I] and ``down`` [E, I, H].
     """
-    of_each, experts = x.expand(len(up), *x.shape), len(up)
+    of_each = x.expand(len(up), *x.shape)
     if up_bias is None:
         inner = torch.bmm(of_each, up)
     else:
         inner = torch.baddbmm(up_bias.to(x.dtype).unsqueeze(1), of_each, up)
-    inner.masked_fill_(choice.any(1).logical_not_().T.unsqueeze(-1), 0)
-    middle = gate.forward(inner.flatten(0, 1), _token_of_rows(gate, x, experts)).unflatten(0, (experts, -1))
+    others = choice.any(1).logical_not_().T.unsqueeze(-1)
+    inner.masked_fill_(others, 0)
+    middle = gate.forward(inner, None)
     share = (choice * weight.unsqueeze(-1)).sum(1).T.unsqueeze(-1)
-    return torch.bmm(middle.mul_(share), down).sum(0), [inner, share]
+    return torch.bmm(middle.mul_(share), down).sum(0), [inner, share, others]
 
 
 def backward(
@@ -63,24 +64,17 @@ def backward(
 
     ``made``: by ``forward``. ``matrices``: up and down as it has them, and as they are stored if ``transposed``.
     """
-    (up, down), (inner, share) = matrices, made
-    experts = len(up)
-    tokens, given = (each.expand(experts, *each.shape) for each in (x, grad))
-    middle, inwards = gate.and_backward(inner.flatten(0, 1), _token_of_rows(gate, x, experts))
+    (up, down), (inner, share, others) = matrices, made
+    tokens, given = (each.expand(len(up), *each.shape) for each in (x, grad))
+    middle, inwards = gate.and_backward(inner, None)
     of_middle = torch.bmm(given, down.mT)
-    shape = of_middle.shape
-    of_share = (of_middle * middle.view(shape)).sum(-1, dtype=share.dtype)
-    of_weight = (choice * of_share.T.unsqueeze(1)).sum(-1)
-    of_inner = inwards(of_middle.mul_(share).flatten(0, 1)).view(inner.shape)
-    pairs = (tokens, of_inner), (middle.view(shape).mul_(share), given)
+    of_share = (of_middle * middle).sum(-1, dtype=share.dtype)
+    of_weight = torch.where(choice, of_share.T.unsqueeze(1), 0).sum(-1)
+    of_inner = inwards(of_middle.mul_(share)).masked_fill_(others, 0)
+    pairs = (tokens, of_inner), (middle.mul_(share), given)
     of_up, of_down = (
         (torch.bmm(left.mT, right) if transposed else torch.bmm(right.mT, left)) if wanted else None
         for wanted, (left, right) in zip(wants[:2], pairs, strict=True)
     )
     of_bias = of_inner.sum(1) if wants[2] else None
     return torch.bmm(of_inner, up.mT).sum(0), of_weight, of_up, of_down, of_bias
-
-
-def _token_of_rows(gate: Gated, x: Tensor, experts: int) -> Tensor | None:
-    """Whose the rows [E T] are, where the gate asks."""
-    return None if gate.kept is None else torch.arange(len(x), device=x.device).repeat(experts)

@@ -45,9 +45,10 @@ class Gated:
     factor: float = 1.0
 
     def forward(self, x: Tensor, token: Tensor | None) -> Tensor:
-        """What the second projection of an expert reads, of what the first one gave: rows of ``token`` [n].
+        """What the second projection of an expert reads, of what the first one gave.
 
-        It is not read where the gate leaves all; what is given is new.
+        ``token`` [n]: whose the rows of ``x`` are; None: the last but one of its dims has all, in order. It is not read
+        where the gate leaves all. What is given is new.
         """
         made = gated(self.gate, x)
         return made if self.kept is None else made * self._factors(token, made)
@@ -61,8 +62,9 @@ class Gated:
         return made * factors, lambda grad: inwards(grad * factors)
 
     def _factors(self, token: Tensor | None, like: Tensor) -> Tensor:
-        assert self.kept is not None and token is not None
-        return self.kept.index_select(0, token).to(like.dtype).mul_(self.factor)
+        assert self.kept is not None
+        kept = self.kept if token is None else self.kept.index_select(0, token)
+        return kept.to(like.dtype, copy=True).mul_(self.factor)
 
 
 def gated(gate: Gate | Formula, x: Tensor) -> Tensor:

@@ -231,10 +231,10 @@ def no_other(*_: object) -> bool:
 def test_an_expert_that_nobody_chose_may_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does one that a token chose twice, or with weight 0, differ."""
     given = operands(Sizes(), index=torch.tensor([[0, 3], [1, 1], [3, 0], [1, 0], [0, 1], [3, 3], [1, 3]]), biased=True)
-    weight, up = given[2], given[3]
-    assert weight is not None and up is not None
+    weight, up, down = given[2:5]
+    assert weight is not None and up is not None and down is not None
     with torch.no_grad():
-        up[2] *= 1e300
+        up[2], down[2] = 1e308, 1e308  # and so may its gradients
         weight[3] = 0
     expected = differentiated(given)
     monkeypatch.setattr(experts_dense, "usable", lambda *_: True)
