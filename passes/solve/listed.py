@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -54,12 +54,13 @@ def listed_bound_ns(problem: Problem, memory_bytes: int) -> float | None:
 
 def _choices(segment: Segment) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Time, bytes, and bytes in passing of all joint choices that are allowed."""
-    total = {name: np.zeros(segment.domains, dtype=np.int64) for name in FIELDS}
+    axis = {variable: at for at, variable in enumerate(v for v, size in enumerate(segment.domains) if size > 1)}
+    total = {name: np.zeros([segment.domains[v] for v in axis], dtype=np.int64) for name in FIELDS}
     for table in segment.tables:
         for name, sums in total.items():
             array = getattr(table, name)
             if array is not None:
-                sums += _spread(table, array, len(segment.domains))
+                sums += _spread(table, array, axis)
     net = total["hide_ns"] - total["cover_ns"]
     earlier = net + total["earlier_ns"]
     exposed = np.maximum(np.maximum(net, 0), np.maximum(earlier, earlier + total["ahead_ns"]))
@@ -69,12 +70,13 @@ def _choices(segment: Segment) -> tuple[FloatArray, FloatArray, FloatArray]:
     return times, held, passing
 
 
-def _spread(table: Table, array: IntArray, variables: int) -> IntArray:
-    """A table's numbers with an axis for each variable of its segment."""
+def _spread(table: Table, array: IntArray, axis: Mapping[int, int]) -> IntArray:
+    """A table's numbers with an axis for each variable of its segment that has a choice: numpy has 64 at most."""
     order = np.argsort(table.variables)
-    shape = [1] * variables
+    shape = [1] * len(axis)
     for at in order:
-        shape[table.variables[at]] = array.shape[at]
+        if table.variables[at] in axis:
+            shape[axis[table.variables[at]]] = array.shape[at]
     return array.transpose(order).reshape(shape)
 
 

@@ -106,3 +106,14 @@ def test_it_leaves_what_segments_share_and_what_is_too_much_to_list(monkeypatch:
     assert listed_bound_ns(sharing, AMPLE) is None
     monkeypatch.setattr(module, "MOST_CHOICES", 2)
     assert listed_bound_ns(calls(2, sync_ns=[1, 2, 3]), AMPLE) is None
+
+
+def test_variables_without_a_choice_may_be_many() -> None:
+    """As where all but a few operations of a large main graph may be placed in one way alone."""
+    tables = [Table(variables=(at, at + 1), sync_ns=np.array([[1]])) for at in range(98)]
+    tables.append(Table(variables=(99, 98), sync_ns=np.array([[7], [9]]), bytes=np.array([[5], [3]])))
+    root = Segment(name="root", domains=(*[1] * 99, 2), tables=tuple(tables))
+    problem = replace(calls(1, sync_ns=[10]), root=root)
+    assert listed_bound_ns(problem, 5) == pytest.approx(98 + 7 + 10)
+    assert listed_bound_ns(problem, 4) == pytest.approx(98 + 8 + 10)
+    assert listed_bound_ns(problem, 2) == math.inf
