@@ -165,3 +165,13 @@ def last_dims(node: Node, operands: Sequence[Shape | None], results: Sequence[Sh
     whole = frozenset(f for f in sizes if f.startswith("w"))
     pair = (tuple(full), small) if large is x else (small, tuple(full))
     return NodeRule(sizes=sizes, operands=(pair[0],), results=(pair[1],), whole=whole, partial=((0,),))
+
+
+@derivation
+def histogram(node: Node, operands: Sequence[Shape | None], results: Sequence[Shape]) -> NodeRule:
+    """How many elements fall into each bin from ``min`` to ``max``; the elements' own bounds if the two are equal."""
+    counted = reduction(node, operands, [()])
+    sizes, bins = dict(counted.sizes), results[0][0]
+    whole = {"bin"} if node.attr("min", 0) != node.attr("max", 0) else {"bin", *sizes}
+    result = _label(sizes, "bin", bins)
+    return NodeRule(sizes=sizes, operands=counted.operands, results=((result,),), whole=frozenset(whole & {*sizes}))

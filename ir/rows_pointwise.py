@@ -51,6 +51,7 @@ def reduction_rows(rule: Rule) -> None:
     for name in ("topk.default", "sort.default", "sort.stable", "argsort.default", "argsort.stable", "cummax.default",
                  "cummin.default", "logcumsumexp.default"):  # fmt: skip
         rule(f"aten.{name}", "along_dim", saves=("r",), op_class="reduction")
+    rule("aten.histc.default", "histogram", op_class="reduction")
     rule("aten.cdist.default", "*b m !k, *b n !k -> *b m n", saves=(0, 1, "r"), op_class="reduction")
 
 

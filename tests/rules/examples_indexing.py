@@ -64,6 +64,9 @@ def _reductions() -> Iterator[Example]:
     yield call("aten.prod.default", positive(2, 4))
     yield call("aten.linalg_vector_norm.default", f(4, 12), dim=(1,), keepdim=True)
     yield call("aten.linalg_vector_norm.default", f(4, 12), ord=1)
+    yield call("aten.histc.default", fixed(4, 12), bins=5, min=-2, max=2)
+    yield call("aten.histc.default", fixed(12), bins=12, max=1)
+    yield call("aten.histc.default", fixed(12, 4), bins=4)
     for name in ("any", "all"):
         yield call(f"aten.{name}.default", bools(12, 4))
         yield call(f"aten.{name}.dims", bools(12, 4, 2), dim=(0, 2))
