@@ -58,7 +58,7 @@ def _ready(
     if how:
         made = prepare(graph, traced.loss_output, stored, settings, **how)
     else:
-        folded, missing = fill(fold(graph), traced.gaps)
+        folded, missing = fill(fold(graph, loss=traced.loss_output), traced.gaps)
         made = as_is(folded, traced.loss_output, stored, settings)
     if layers(made) < arguments.stages and "folded" not in how:
         # fewer repeated layers than pipeline stages: these are cut between any two operations

@@ -7,7 +7,8 @@ operations (``aten.*`` as torch names them, ``autopar.*`` our own).
 
 ``call`` runs a block ``count`` times in a row: its first ``carried`` operands enter the first call and
 leave as the results of the last, the other operands are the same for every call, and ``params`` holds
-for each call the names of the parameters and buffers that fill the block's slots.
+for each call the names of the parameters and buffers that fill the block's slots. What else the block returns
+is collected of every call (``calls.py``).
 
 ``autopar.assign`` (value, (buffer, …), (new, …)) gives the value as it is; besides, the buffers hold the new
 values once the graph has run. Until then everything that reads them sees the old ones.

@@ -8,7 +8,7 @@ main graph and each block
 assigns
   write buffers as they are stored, each once, with new values of the same type               (5)
 calls
-  name a block; operands are its inputs, results its outputs, the carried ones alike          (6)
+  name a block; operands are its inputs, the carried ones alike, results its outputs (``calls``)   (6)
   ``params`` fills each slot of each of the ``count`` calls                                   (7)
   a parameter, buffer or constant is named once: by a node or by one slot of one call         (8)
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from autopar.ir.calls import returned
 from autopar.ir.errors import IRError
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, Value
 from autopar.ir.text import print_node
@@ -130,14 +131,15 @@ def _call_problems(node: Node, types: dict[str, TensorType], blocks: dict[str, G
     values = block.values()
     inputs = [item.results[0].type for item in block.sources("input")]
     outputs = [values[name].type for name in block.outputs]
-    if len(outputs) != carried or len(node.results) != carried:
+    if len(node.results) not in (carried, carried + count * (len(outputs) - carried)) or carried > len(outputs):
         found = f"@{block.name} returns {len(outputs)} and the call {len(node.results)} values"
         yield f"carried={carried}, but {found}"
+        return
     yield from _type_problems(f"operands of the call and inputs of @{block.name}", given, inputs)
-    yield from _type_problems(
-        f"results of the call and outputs of @{block.name}", [value.type for value in node.results], outputs
-    )
-    yield from _type_problems(f"carried inputs and outputs of @{block.name}", inputs[:carried], outputs)
+    results = [value.type for value in node.results]
+    made = [values[name].type for _, _, name in returned(node, block)]
+    yield from _type_problems(f"results of the call and outputs of @{block.name}", results, made)
+    yield from _type_problems(f"carried inputs and outputs of @{block.name}", inputs[:carried], outputs[:carried])
     slots = sum(item.target in ("param", "buffer") for item in block.nodes)
     if len(params) != count:
         yield f"params names {len(params)} calls, count={count}"

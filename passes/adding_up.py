@@ -65,19 +65,20 @@ def parts(model: Model, operations: frozenset[Key]) -> dict[Key, Parts]:
                 if name is not None and name not in known and not model.facts[graph.name, name].parameter:
                     read[index] = model.facts[graph.name, name]
                     known.add(name)
-            passed, added = _passed(model, graph, node, inputs, count) if first else ([], 0)
+            passed, added = _passed(model, graph, node, inputs[:carried], count) if first else ([], 0)
             facts = tuple(model.facts[graph.name, name] for name in passed)
             found[key], first = Parts(passed=facts, added=added, calls=count, read=read), False
     return found
 
 
-def _passed(model: Model, graph: Graph, node: Node, inputs: Sequence[str], count: int) -> tuple[list[str], int]:
+def _passed(model: Model, graph: Graph, node: Node, handed: Sequence[str], count: int) -> tuple[list[str], int]:
     """A result with all that may be Partial because it is, and in how many of ``count`` calls it is added up before
-    the operation's next call: in all, if its graph needs all of it; or where the next call does, to come there."""
+    the operation's next call: in all, if its graph needs all of it; or where the next call does, to come there.
+    ``handed``: the carried inputs."""
     here, needed = _linear(model, graph, [value.name for value in node.results], graph.nodes)
     if needed or graph is model.graph:
         return here, count if needed else 0
-    given = [inputs[index] for index, output in enumerate(graph.outputs) if output in here]
+    given = [entering for entering, output in zip(handed, graph.outputs, strict=False) if output in here]
     there, needed = _linear(model, graph, given, live_for(graph, node.results[0].name).nodes)
     return [*here, *there], count - 1 if needed else 0
 

@@ -7,13 +7,14 @@ with the main graph.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from autopar.ir.errors import IRError
+from autopar.ir.calls import returned
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
 from autopar.ir.losses import ROW_MAX, STATS
@@ -22,6 +23,7 @@ from autopar.ir.optable import row
 from autopar.ir.program import MICROBATCH_AXIS
 from autopar.ir.rules import NodeRule
 from autopar.ir.types import TensorType
+from autopar.passes.borders import handed_on, needed_layouts, out_layouts
 from autopar.passes.candidate import Settings, StoredParameter
 from autopar.passes.early_costs import EarlyCosts
 from autopar.passes.edges import Consumer
@@ -65,6 +67,12 @@ class Model:
         """Values of the main graph that depend on no parameter, but for the loss."""
         own = {name for (graph, name), fact in self.facts.items() if graph == self.graph.name and fact.pure}
         return frozenset(own - {self.loss})
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """Values of the main graph that the loss depends on."""
+        live = (node for node in self.graph.nodes if node.results[0].name in self.live)
+        return frozenset({self.loss, *(name for node in live for name in node.uses())})
 
     @cached_property
     def written(self) -> frozenset[tuple[str, str]]:
@@ -151,7 +159,7 @@ class Builder:
 
     def _produce(self, graph: Graph, into: SegmentBuilder, given: Mapping[str, tuple[Layout, ...]]) -> Values:
         """Variables of all nodes. ``given``: layouts in which a block's inputs may come."""
-        values, placed, first = Values(graph), self._regions(graph), self.first.get(graph.name, {})
+        values, placed, first = Values(graph), self.regions(graph), self.first.get(graph.name, {})
         for node in graph.nodes:
             region = placed.get(node.results[0].name)
             if graph is self.model.graph and node.target != "input" and node.results[0].name not in self.model.live:
@@ -173,7 +181,7 @@ class Builder:
                 self._node(graph, into, node, values)
         return values
 
-    def _regions(self, graph: Graph) -> Mapping[str, Region]:
+    def regions(self, graph: Graph) -> Mapping[str, Region]:
         """Of operations that stand in one stage, if the main graph's, and that the loss depends on."""
         known, apart = self.ground.regions, set[str]()
         if graph.name not in known:
@@ -181,7 +189,7 @@ class Builder:
                 depends = dependence(graph.nodes)
                 apart = {node.results[0].name for node in graph.nodes if not belongs(node, depends)}
                 apart |= {node.results[0].name for node in graph.nodes} - self.model.live
-            known[graph.name] = regions(self.model, self.ground, graph, self._legal, apart)
+            known[graph.name] = regions(self.model, self.ground, graph, self.legal, apart)
         return known[graph.name]
 
     def _region(self, graph: Graph, into: SegmentBuilder, region: Region, values: Values) -> None:
@@ -208,7 +216,7 @@ class Builder:
 
     def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         key = node_key(graph, node)
-        keeps, legal = self.ground.keeps[key], self._legal(graph, node)
+        keeps, legal = self.ground.keeps[key], self.legal(graph, node)
         variable = into.variable("node", node.results[0].name, legal)
         needs, results = self.ground.layouts(legal)
         for value, layouts in zip(node.results, results, strict=True):
@@ -229,13 +237,8 @@ class Builder:
         inputs = [source.result.name for source in block.sources("input")]
         inner = self._segment(block, root=False)
         # what may come out of the block does not depend on what comes in: its nodes come first
-        probe = self._out_layouts(block)
-        given: dict[str, tuple[Layout, ...]] = {}
-        for index in range(carried):
-            name = operands[index]
-            assert name is not None
-            given[inputs[index]] = tuple(dict.fromkeys((*values.layouts.get(name, ()), *probe[index])))
-        needs, producers = self._needs(block), self.model.graph.producers()
+        given = handed_on(self, block, [values.layouts.get(str(name), ()) for name in operands[:carried]])
+        needs, producers = needed_layouts(self, block), self.model.graph.producers()
         shared = {name: needs[name] for name in inputs[carried:]}
         given.update(shared)
         outer = dict(zip(inputs, operands, strict=True))
@@ -243,18 +246,37 @@ class Builder:
         self.first[block.name] = used_alike(block, shared, weights)
         have = self._produce(block, inner, given)
         outs = []
-        for index, name in enumerate(block.outputs):
+        for index, name in enumerate(block.outputs[:carried]):
             layouts = given[inputs[index]]
             out = inner.variable("carried", name, layouts)
             inner.equal(have.variable[name], have.layouts[name], out, layouts)
             outs.append(out)
         self._edges(block, inner, have, root=False)
         self._saved_inputs(block, inner, have, inputs[:carried])
-        self._link(into, node, values, given, inputs, have, outs)
+        beside = self._collected(into, node, values, inner, have, carried)
+        self._link(into, node, values, given, inputs, have, outs, beside)
+
+    def _collected(
+        self, into: SegmentBuilder, node: Node, values: Values, inner: SegmentBuilder, have: Values, carried: int
+    ) -> list[tuple[int, int]]:  # fmt: skip
+        """Variables, of the block and of ``into``, of what is collected and used: in one layout of all calls."""
+        block, known = self.model.graph.block(str(node.attr("block"))), dict[str, tuple[int, tuple[Layout, ...]]]()
+        pairs: list[tuple[int, int]] = []
+        for _, value, name in itertools.islice(returned(node, block), carried, None):
+            if value.name not in self.model.used:
+                continue
+            if name not in known:
+                (layouts,) = out_layouts(self, block, (name,))
+                own, root = inner.variable("carried", name, layouts), into.variable("carried", value.name, layouts)
+                inner.equal(have.variable[name], have.layouts[name], own, layouts)
+                known[name] = root, layouts
+                pairs.append((own, root))
+            values.set(value.name, *known[name])
+        return pairs
 
     def _link(
         self, into: SegmentBuilder, node: Node, values: Values, given: Mapping[str, tuple[Layout, ...]],
-        inputs: list[str], have: Values, outs: list[int],
+        inputs: list[str], have: Values, outs: list[int], beside: list[tuple[int, int]],
     ) -> None:  # fmt: skip
         block, carried = str(node.attr("block")), len(outs)
         first, roots = self.first[block], dict[str, int]()
@@ -268,12 +290,14 @@ class Builder:
             if inner in first:  # as all calls of a chain use a weight, so do those of the next
                 self.used[name, layouts] = roots[one]
             consumer = Consumer(roots[one], layouts, saves=self._saved_in(block, inner))
-            if index < carried and name in values.layouts:  # a parameter is stored, and converted to what is chosen
-                into.equal(values.variable[name], values.layouts[name], roots[one], layouts)
+            made = values.layouts.get(name, ())
+            # a parameter is stored, and converted to what is chosen, and a sum comes to be in parts
+            if index < carried and made and {*made} <= {*layouts}:
+                into.equal(values.variable[name], made, roots[one], layouts)
             elif consumer not in values.consumers[name]:
                 values.consumers[name].append(consumer)
         ends = []
-        for index, value in enumerate(node.results):
+        for index, value in enumerate(node.results[:carried]):
             layouts = given[inputs[index]]
             end = into.variable("carried", value.name, layouts)
             ends.append(end)
@@ -282,42 +306,12 @@ class Builder:
             segment=self.segments[block].segment(), count=int(str(node.attr("count"))),
             inputs=tuple(have.variable[name] for name in inputs[:carried]), outputs=tuple(outs),
             root_inputs=tuple(roots[name] for name in inputs[:carried]), root_outputs=tuple(ends),
-            shared=tuple(have.variable[name] for name in inputs[carried:] if name in roots),
-            root_shared=tuple(roots[name] for name in inputs[carried:] if name in roots),
+            shared=(*(have.variable[name] for name in inputs[carried:] if name in roots), *(own for own, _ in beside)),
+            root_shared=(*(roots[name] for name in inputs[carried:] if name in roots), *(root for _, root in beside)),
         ))  # fmt: skip
         self.calls.append(node)
 
-    def _out_layouts(self, block: Graph) -> list[tuple[Layout, ...]]:
-        """Layouts in which each output of a block may leave it."""
-        producers, placed = block.producers(), self._regions(block)
-        found = []
-        for name in block.outputs:
-            node = producers[name]
-            if node.target in SOURCES:
-                raise IRError(f"block {block.name} returns its own {node.target} {name}")
-            index, region = [value.name for value in node.results].index(name), placed.get(node.results[0].name)
-            made = self.ground.layouts(self._legal(block, node))[1] if region is None else region.results
-            found.append(tuple(dict.fromkeys(made[index])))
-        return found
-
-    def _needs(self, block: Graph) -> dict[str, tuple[Layout, ...]]:
-        """Layouts that the consumers of each block input may need."""
-        needs: dict[str, dict[Layout, None]] = {source.result.name: {} for source in block.sources("input")}
-        placed = self._regions(block)
-        for node in block.nodes:
-            if node.target in SOURCES:
-                continue
-            region, read = placed.get(node.results[0].name), list[tuple[str | None, tuple[Layout, ...]]]()
-            if region is None:
-                read += zip(flat_operands(node), self.ground.layouts(self._legal(block, node))[0], strict=True)
-            elif region.root is node:
-                read += ((name, layouts) for name, layouts, _ in region.operands)
-            for name, layouts in read:
-                if name in needs:
-                    needs[name].update(dict.fromkeys(layouts))
-        return {name: tuple(layouts) or (Layout.replicated(self.mesh),) for name, layouts in needs.items()}
-
-    def _legal(self, graph: Graph, node: Node) -> tuple[Strategy, ...]:
+    def legal(self, graph: Graph, node: Node) -> tuple[Strategy, ...]:
         return legal_strategies(self.model, self.ground, graph, node, self.microbatches)
 
     def _saved_in(self, block: str, value: str) -> bool:

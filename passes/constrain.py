@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from autopar.ir.calls import pieces
 from autopar.ir.constraints import Constraint
 from autopar.ir.errors import InfeasibleError, UsageError
 from autopar.ir.graph import Graph, Node
@@ -105,17 +106,11 @@ def told_apart(graph: Graph, constraints: Sequence[Constraint]) -> Graph:
 
 def _runs(call: Node, constraints: Sequence[Constraint]) -> Iterator[Node]:
     """One call, of a block of its own, for each run of layers that are constrained alike."""
-    params, carried = call.attr("params"), len(call.results)
+    params = call.attr("params")
     assert isinstance(params, tuple)
-    current = call.operands[:carried]
-    runs = [list(rows) for _, rows in itertools.groupby(params, lambda row: _kind(row, constraints))]
-    for index, rows in enumerate(runs):
-        last = index == len(runs) - 1
-        results = tuple(v if last else replace(v, name=f"{v.name}.part{index}") for v in call.results)
-        block = f"{call.attr('block')}{f'_{index}' if index else ''}"
-        made = replace(call, results=results, operands=(*current, *call.operands[carried:]))
-        yield made.with_attrs(block=block, count=len(rows), params=tuple(rows))
-        current = tuple(value.name for value in results)
+    runs = [len(list(rows)) for _, rows in itertools.groupby(params, lambda row: _kind(row, constraints))]
+    for index, run in enumerate(pieces(call, runs, ".part")):
+        yield run.with_attrs(block=f"{call.attr('block')}{f'_{index}' if index else ''}")
 
 
 def _kind(row: object, constraints: Sequence[Constraint]) -> tuple[tuple[str, ...], ...]:

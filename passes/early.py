@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from autopar.ir.calls import carried
 from autopar.ir.graph import SOURCES, Graph
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import Mesh
@@ -56,15 +57,15 @@ def timing(graph: Graph, uses: Mapping[str, Sequence[Use]], pure: AbstractSet[st
     early: set[str] = set()
     late = {node.results[0].name for node in graph.nodes if any(value.name not in pure for value in node.results)}
     found = Timing(early=early, late=late)
-    carried: set[str | None] = set()
+    handed: set[str | None] = set()
     for node in reversed(graph.nodes):
         if node.target == "call":
-            carried.update(node.operands[: len(node.results)])  # type: ignore[arg-type]
+            handed.update(node.operands[: carried(node)])  # type: ignore[arg-type]
             late.add(node.results[0].name)
         elif node.target not in SOURCES:
             names = [value.name for value in node.results]
             own = [use for name in names for use in uses.get(name, ())]
-            if any(map(found.is_late, own)) or not carried.isdisjoint(names):
+            if any(map(found.is_late, own)) or not handed.isdisjoint(names):
                 late.add(names[0])
             if any(map(found.is_early, own)):
                 early.add(names[0])

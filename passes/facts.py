@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autopar.ir.calls import carried, returned
 from autopar.ir.graph import Graph, Node
 from autopar.ir.optable import NO_GRADIENT
 from autopar.ir.types import TensorType
@@ -55,7 +56,7 @@ def _fact(part: Graph, node: Node, kind: TensorType, found: Mapping[tuple[str, s
 
 def _visit_call(root: Graph, part: Graph, node: Node, found: dict[tuple[str, str], Fact]) -> None:
     block = root.block(str(node.attr("block")))
-    carried = int(str(node.attr("carried")))
+    handed = carried(node)
     inputs = [value.result for value in block.sources("input")]
     outer = [found[part.name, name] for name in flat_operands(node) if name is not None]
     for value, fact in zip(inputs, outer, strict=True):
@@ -64,11 +65,10 @@ def _visit_call(root: Graph, part: Graph, node: Node, found: dict[tuple[str, str
     outputs = [found[block.name, name] for name in block.outputs]
     again = [
         Fact(v.type, found[block.name, v.name].grad or out.grad, found[block.name, v.name].pure and out.pure)
-        for v, out in zip(inputs[:carried], outputs, strict=True)
+        for v, out in zip(inputs[:handed], outputs[:handed], strict=True)
     ]
     if any(found[block.name, v.name] != fact for v, fact in zip(inputs, again, strict=False)):
         found.update({(block.name, v.name): fact for v, fact in zip(inputs, again, strict=False)})
         _visit(root, block, found)
-        outputs = [found[block.name, name] for name in block.outputs]
-    for value, fact in zip(node.results, outputs, strict=True):
-        found[part.name, value.name] = fact
+    for _, value, name in returned(node, block):
+        found[part.name, value.name] = found[block.name, name]

@@ -252,7 +252,7 @@ class _Heavy(Builder):
 
     def _node(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         super()._node(graph, into, node, values)
-        legal = [(chosen.operands, chosen.results[0]) for chosen in self._legal(graph, node)]
+        legal = [(chosen.operands, chosen.results[0]) for chosen in self.legal(graph, node)]
         least, forward, backward = added_ns(self.pricing, self.kept.parts[node_key(graph, node)], legal)[..., None]
         if not least.any():
             return

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeAlias
 
-from autopar.ir.graph import SOURCES, Graph, Node, Value
+from autopar.ir.calls import carried, pieces
+from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.layout import Layout, Partial, R
+from autopar.ir.live import live
 from autopar.ir.mesh import Mesh
 from autopar.ir.program import MICROBATCH_AXIS, Parameter, Program
 from autopar.ir.types import TensorType
@@ -124,9 +127,11 @@ class _Lowering:
         order = [
             source.result.name for source in self.model.graph.block(str(node.attr("block"))).sources("input")
         ]
-        first, last = self.blocks[runs[0][1]], self.blocks[runs[-1][1]]
+        first, handed = self.blocks[runs[0][1]], carried(node)
+        found = [_output_layouts(self.blocks[block][1].graph) for repeat, block in runs for _ in range(repeat)]
+        own = (layouts[handed:] for layouts in found) if len(node.results) > handed else ()
         return CallLayouts(
-            operands=tuple(first[0].inputs[name] for name in order), results=_output_layouts(last[1].graph)
+            operands=tuple(first[0].inputs[name] for name in order), results=(*found[-1][:handed], *chain(*own))
         )
 
     def _expand(self, node: Node, runs: Mapping[str, list[tuple[int, str]]]) -> tuple[Node, ...]:
@@ -135,26 +140,18 @@ class _Lowering:
             return (node,)
         slots = node.attr("params")
         assert isinstance(slots, tuple)
-        carried, done, made = len(node.results), 0, []
-        current = node.operands[:carried]
+        handed, done, made = carried(node), 0, []
         found = runs[node.results[0].name]
-        for index, (repeat, block) in enumerate(found):
-            results = node.results
-            if index < len(found) - 1:
-                layouts = _output_layouts(self.blocks[block][1].graph)
-                results = tuple(
-                    Value(f"{value.name}.run{index}", value.type, layout)
-                    for value, layout in zip(node.results, layouts, strict=True)
-                )
-            here = slots[done : done + repeat]
-            call = replace(node, results=results, operands=(*current, *node.operands[carried:]))
-            made.append(call.with_attrs(block=block, count=repeat, params=here))
-            for offset, names in enumerate(here):
+        calls = pieces(node, [repeat for repeat, _ in found], ".run")
+        for call, (repeat, block) in zip(calls, found, strict=True):
+            layouts = _output_layouts(self.blocks[block][1].graph)[:handed]
+            ends = (replace(v, layout=at) for v, at in zip(call.results[:handed], layouts, strict=True))
+            made.append(replace(call, results=(*ends, *call.results[handed:])).with_attrs(block=block))
+            for offset, names in enumerate(slots[done : done + repeat]):
                 assert isinstance(names, tuple)
                 group = f"{node.results[0].name}/{done + offset}"
                 variant, lowered = self.blocks[block]
                 self._parameters(lowered, variant, group, tuple(map(str, names)))
-            current = tuple(value.name for value in results)
             done += repeat
         return tuple(made)
 
@@ -209,14 +206,3 @@ def _output_layouts(graph: Graph) -> tuple[Layout, ...]:
     layouts = tuple(values[name].layout for name in graph.outputs)
     assert all(layout is not None for layout in layouts)
     return layouts  # type: ignore[return-value]
-
-
-def live(graph: Graph) -> Graph:
-    """Without nodes that nothing needs; inputs stay, they are the program's signature."""
-    wanted = set(graph.outputs)
-    kept = []
-    for node in reversed(graph.nodes):
-        if node.target == "input" or any(value.name in wanted for value in node.results):
-            wanted.update(node.uses())
-            kept.append(node)
-    return replace(graph, nodes=tuple(reversed(kept)))

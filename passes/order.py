@@ -7,15 +7,17 @@ the order of independent nodes nor the name of a value has a part in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 
+from autopar.ir.calls import carried
 from autopar.ir.graph import SOURCES, Graph, Node, Value, map_operand
 
 
 def canonical_form(graph: Graph) -> Graph:
-    """Nodes in canonical order, values named ``0``, ``1``, … in that order, blocks likewise.
+    """Nodes in canonical order, values named ``0``, ``1``, … in that order, blocks likewise; what a call collects has
+    its name and a number, so that all others' names are the same however often the block is called.
 
     Requires: a verified graph. Ensures: inputs keep their order; nodes that no output needs are gone,
     inputs excepted; two graphs that differ in the order of independent nodes, in the names of values and
@@ -27,7 +29,8 @@ def canonical_form(graph: Graph) -> Graph:
     used = [producers[name] for name in uses]
     stored = [node for node in used if node.target in SOURCES and node.target != "input"]
     names: dict[str, str] = {}
-    nodes = [_numbered(node, names) for node in (*graph.sources("input"), *stored, *rest)]
+    number = count()
+    nodes = [_numbered(node, names, number) for node in (*graph.sources("input"), *stored, *rest)]
     return replace(
         graph,
         nodes=tuple(nodes),
@@ -62,11 +65,12 @@ def walk(outputs: Iterable[str], producers: dict[str, Node]) -> list[Node]:
     return order
 
 
-def _numbered(node: Node, names: dict[str, str]) -> Node:
+def _numbered(node: Node, names: dict[str, str], number: Iterator[int]) -> Node:
     operands = tuple(map_operand(operand, names) for operand in node.operands)
-    results = []
-    for value in node.results:
-        names[value.name] = name = str(len(names))
+    own = carried(node) if node.target == "call" else len(node.results)
+    results: list[Value] = []
+    for at, value in enumerate(node.results):
+        names[value.name] = name = str(next(number)) if at < own else f"{results[0].name}.of{at - own}"
         results.append(Value(name, value.type, value.layout))
     return Node(
         results=tuple(results), target=node.target, operands=operands, attrs=node.attrs, source=node.source

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from autopar.ir.calls import carried, collected
 from autopar.ir.errors import UnsupportedError
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.layout import Layout
@@ -154,15 +155,17 @@ class _OtherMode:
         block = self.model.graph.block(str(node.attr("block")))
         entries = [entry.result.name for entry in block.sources("input")]
         entering = [made[operand] for operand in node.uses()]
-        carried = len(node.results)
+        handed, own = carried(node), collected(node)
         found: list[Variant] = []
         assert isinstance(params, tuple)
         for index, slots in enumerate(params):
             assert isinstance(slots, tuple)
             inputs = dict(zip(entries, entering, strict=True))
             found.append(self._variant(block, (name, index), tuple(map(str, slots)), inputs, {}))
-            entering[:carried] = [_layout_in(found[-1], block, output) for output in block.outputs]
-        made.update((v.name, to) for v, to in zip(node.results, entering, strict=False))
+            leaving = [_layout_in(found[-1], block, output) for output in block.outputs]
+            entering[:handed] = leaving[:handed]
+            made.update((v.name, to) for v, to in zip(own[index], leaving[handed:], strict=False))
+        made.update((v.name, to) for v, to in zip(node.results[:handed], entering, strict=False))
         runs: list[tuple[int, Variant]] = []
         for variant in found:
             same = bool(runs) and runs[-1][1] == variant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autopar.ir.calls import returned
 from autopar.ir.errors import UnsupportedError
 from autopar.ir.graph import SOURCES
 from autopar.ir.layout import Layout
@@ -64,13 +65,13 @@ def made_in(model: Model, assignment: Assignment) -> dict[str, Layout]:
         if name in main.nodes:
             made.update({v.name: at for v, at in zip(node.results, main.nodes[name].results, strict=True)})
         elif node.target == "call" and name in assignment.calls:
-            last = assignment.calls[name][-1][1]
+            variants = [variant for repeat, variant in assignment.calls[name] for _ in range(repeat)]
             block = model.graph.block(str(node.attr("block")))
             producers = block.producers()
-            for value, output in zip(node.results, block.outputs, strict=True):
+            for at, value, output in returned(node, block):
                 inner = producers[output]
                 index = [v.name for v in inner.results].index(output)
-                made[value.name] = last.nodes[inner.results[0].name].results[index]
+                made[value.name] = variants[at].nodes[inner.results[0].name].results[index]
         elif node.target in SOURCES:
             made.setdefault(name, Layout.replicated(assignment.mesh))
     return made

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from autopar.ir.calls import returned
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.rules import NodeRule
@@ -82,5 +83,5 @@ class _Visit:
             if (part.name, outer or "") in values or (block.name, out) in values:
                 values.add((block.name, inner))
         self.part(block)
-        outs = zip(node.results, block.outputs, strict=True)
-        values.update((part.name, value.name) for value, name in outs if (block.name, name) in values)
+        outs = returned(node, block)
+        values.update((part.name, value.name) for _, value, name in outs if (block.name, name) in values)

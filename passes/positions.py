@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from autopar.ir.calls import carried, returned
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.optable import node_rule
 from autopar.ir.rules import Dim, NodeRule
@@ -193,15 +194,16 @@ class _State:
 
     def _call(self, part: Graph, node: Node) -> bool:
         block = part.block(str(node.attr("block")))
-        carried = int(str(node.attr("carried")))
         inputs = [value.results[0].name for value in block.sources("input")]
         grown = False
         rows = [
             [(part.name, outer), (block.name, inner)]
             for outer, inner in zip(flat_operands(node), inputs, strict=True)
         ]
-        for index in range(carried):
+        for index in range(carried(node)):
             rows[index] += [(part.name, node.results[index].name), (block.name, block.outputs[index])]
+        for _, value, name in list(returned(node, block))[carried(node) :]:
+            rows.append([(part.name, value.name), (block.name, name)])
         for row in rows:
             for dims in zip(*(self.marks[key] for key in row), strict=True):  # type: ignore[index]
                 union = set().union(*dims)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Graph
+from autopar.ir.live import live
 from autopar.ir.program import RNG_INPUT
 from autopar.ir.verify import verify
 from autopar.passes.build import Model
@@ -17,7 +18,6 @@ from autopar.passes.draws import open_draws
 from autopar.passes.facts import facts
 from autopar.passes.fold import fold
 from autopar.passes.losses import open_losses
-from autopar.passes.lower import live
 from autopar.passes.positions import instantiate_rules
 from autopar.passes.randomness import number_draws
 from autopar.passes.strategies import node_shapes
@@ -74,7 +74,7 @@ def prepare(
     whole model is one unit of overlap, ZeRO and recomputation). Raises UsageError for a model without a loss, and what
     ``settled`` raises of constraints.
     """
-    return as_is(fold(graph) if folded else graph, loss, parameters, settings, shared=shared)
+    return as_is(fold(graph, loss=loss) if folded else graph, loss, parameters, settings, shared=shared)
 
 
 def as_is(

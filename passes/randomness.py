@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autopar.ir.calls import carried
 from autopar.ir.errors import UnsupportedError
 from autopar.ir.graph import Graph, Node, Value
 from autopar.ir.program import RNG_INPUT
@@ -42,7 +43,7 @@ def number_draws(graph: Graph) -> Graph:
         elif node.target == "call" and state.name in node.uses():
             name, at = str(node.attr("block")), list(node.uses()).index(state.name)
             if name not in draws:
-                blocks[name], draws[name] = _counting(blocks[name], at)
+                blocks[name], draws[name] = _counting(blocks[name], at, carried(node))
             begin = Value(f"{state.name}_{done}", state.type)
             nodes += [_advance(state.name, begin, done), _carrying(node, at, begin)]
             done += draws[name] * len(_instances(node))
@@ -61,12 +62,11 @@ def _instances(call: Node) -> tuple[object, ...]:
     return params
 
 
-def _counting(block: Graph, at: int) -> tuple[Graph, int]:
+def _counting(block: Graph, at: int, handed: int) -> tuple[Graph, int]:
     """The block with its input ``at``, the state, as the last carried one; and how often it draws."""
     inputs = list(block.sources("input"))
-    carried = len(block.outputs)
     state = inputs.pop(at)
-    inputs.insert(carried, state)
+    inputs.insert(handed, state)
     inputs = [node.with_attrs(name=f"in{i}") for i, node in enumerate(inputs)]
     nodes: list[Node] = []
     done = 0
@@ -78,16 +78,17 @@ def _counting(block: Graph, at: int) -> tuple[Graph, int]:
             nodes.append(node)
     after = Value(f"{state.result.name}.after", state.result.type)
     nodes.append(_advance(state.result.name, after, done))
-    return replace(block, nodes=(*inputs, *nodes), outputs=(*block.outputs, after.name)), done
+    outputs = (*block.outputs[:handed], after.name, *block.outputs[handed:])
+    return replace(block, nodes=(*inputs, *nodes), outputs=outputs), done
 
 
 def _carrying(call: Node, at: int, begin: Value) -> Node:
     """The call with its operand ``at``, the state, as the last carried one."""
-    carried = len(call.results)
+    handed = carried(call)
     operands = [operand for index, operand in enumerate(call.operands) if index != at]
-    operands.insert(carried, begin.name)
-    results = (*call.results, replace(begin, name=f"{begin.name}.after"))
-    return replace(call, operands=tuple(operands), results=results).with_attrs(carried=carried + 1)
+    operands.insert(handed, begin.name)
+    results = (*call.results[:handed], replace(begin, name=f"{begin.name}.after"), *call.results[handed:])
+    return replace(call, operands=tuple(operands), results=results).with_attrs(carried=handed + 1)
 
 
 def drawn_by_torch(node: Node) -> bool:

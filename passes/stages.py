@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from autopar.ir.calls import pieces
 from autopar.ir.errors import IRError, UnsupportedError
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, Value, assigned
+from autopar.ir.live import live_nodes
 from autopar.ir.pipeline import Mark, Stage
 from autopar.ir.program import Program
 
@@ -68,12 +70,7 @@ def even_marks(program: Program, stages: int) -> tuple[Mark, ...]:
 
 def live_for(graph: Graph, output: str) -> Graph:
     """The graph with one output; inputs that it does not need are dropped too."""
-    wanted, kept = {output}, []
-    for node in reversed(graph.nodes):
-        if any(value.name in wanted for value in node.results):
-            kept.append(node)
-            wanted.update(node.uses())
-    return replace(graph, nodes=tuple(reversed(kept)), outputs=(output,))
+    return replace(graph, nodes=live_nodes(graph.nodes, (output,), inputs=False), outputs=(output,))
 
 
 def placed(nodes: Sequence[Node], marks: Sequence[Mark]) -> tuple[list[Node], list[int]]:
@@ -104,18 +101,8 @@ def _pieces(node: Node, offsets: Sequence[int]) -> list[Node]:
     """A call as several, each from one offset to the next. The last has the names of the whole."""
     if len(offsets) == 1:
         return [node]
-    params, carried = node.attr("params"), int(str(node.attr("carried")))
-    count = int(str(node.attr("count")))
-    assert isinstance(params, tuple)
-    pieces, current = [], node.operands[:carried]
-    for index, (start, stop) in enumerate(zip(offsets, (*offsets[1:], count), strict=True)):
-        results = node.results
-        if stop < count:
-            results = tuple(Value(f"{v.name}.part{index}", v.type, v.layout) for v in node.results)
-        piece = replace(node, results=results, operands=(*current, *node.operands[carried:]))
-        pieces.append(piece.with_attrs(count=stop - start, params=params[start:stop]))
-        current = tuple(value.name for value in results[:carried])
-    return pieces
+    ends = *offsets[1:], int(str(node.attr("count")))
+    return pieces(node, [end - start for start, end in zip(offsets, ends, strict=True)], ".part")
 
 
 def dependence(nodes: Sequence[Node]) -> dict[str, int]:
@@ -211,12 +198,8 @@ def _prologue(program: Program, graph: Graph) -> Graph | None:
         return None
     taken = {str(node.attr("name")) for node in graph.sources("input")}
     outputs = tuple(name for name in program.prologue.outputs if name in taken)
-    wanted, kept = set(outputs), []
-    for node in reversed(program.prologue.nodes):
-        if any(value.name in wanted for value in node.results):
-            kept.append(node)
-            wanted.update(node.uses())
-    return replace(program.prologue, nodes=tuple(reversed(kept)), outputs=outputs) if outputs else None
+    nodes = live_nodes(program.prologue.nodes, outputs, inputs=False)
+    return replace(program.prologue, nodes=nodes, outputs=outputs) if outputs else None
 
 
 def stored(graph: Graph) -> set[str]:

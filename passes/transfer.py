@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from autopar.ir.calls import returned
 from autopar.ir.errors import MismatchError
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.layout import Layout, Placement, R, Shard
@@ -152,7 +153,7 @@ class _Transfer:
     def _returned(self, node: Node, variant: Variant) -> Iterator[tuple[str, Layout]]:
         block = self.model.graph.block(str(node.attr("block")))
         producers = block.producers()
-        for value, output in zip(node.results, block.outputs, strict=True):
+        for _, value, output in returned(node, block):
             inner = producers[output]
             at = [result.name for result in inner.results].index(output)
             yield value.name, variant.nodes[inner.results[0].name].results[at]
@@ -190,6 +191,8 @@ class _Transfer:
         factor = choice.factor
         if factor is None:
             return choice
+        if factor not in self.model.rules[key].sizes:
+            raise MismatchError(f"the plan splits {factor} of {key[1]}, which has none: folded in another way")
         offered = self.found.offered(key, factor, self.model.rules[key].sizes[factor], axis, size)
         into = choice.into
         if into is not None and not self.found.offered(key, into, self.model.rules[key].sizes[into], axis, size):

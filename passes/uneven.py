@@ -16,9 +16,9 @@ from dataclasses import replace
 from autopar.ir.errors import UnsupportedError
 from autopar.ir.graph import Graph, Node, renamed
 from autopar.ir.layout import Layout, Partial, Replicate, Shard
+from autopar.ir.live import live
 from autopar.ir.program import DATA_AXIS, MICROBATCH_AXIS, Program
 from autopar.ir.verify import verify
-from autopar.passes.lower import live
 from autopar.passes.positions import all_graphs
 
 _UNITS = (DATA_AXIS, MICROBATCH_AXIS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autopar.ir.calls import carried, collected, pieces
 from autopar.ir.errors import IRError
 from autopar.ir.graph import Graph, Node, renamed, sorted_attrs
 from autopar.passes.order import canonical_form
@@ -31,8 +32,8 @@ def _expand(call: Node, block: Graph, names: dict[str, str], nodes: list[Node]) 
     """Append the instances; afterwards ``names`` knows the results of the call."""
     params = call.attr("params")
     assert isinstance(params, tuple)
-    entering = [names[name] for name in call.uses()]
-    for fqns in params:
+    entering, handed = [names[name] for name in call.uses()], carried(call)
+    for fqns, own in zip(params, collected(call), strict=True):
         assert isinstance(fqns, tuple)
         inner: dict[str, str] = {}
         given = iter(entering)
@@ -48,8 +49,9 @@ def _expand(call: Node, block: Graph, names: dict[str, str], nodes: list[Node]) 
                 node = replace(node, attrs=sorted_attrs({**attrs, "fqn": fqns[slot]}))
             nodes.append(_renamed_all(node, inner, f"{len(nodes)}"))
         leaving = [inner[name] for name in block.outputs]
-        entering[: len(leaving)] = leaving
-    names.update((value.name, name) for value, name in zip(call.results, entering, strict=False))
+        entering[:handed] = leaving[:handed]
+        names.update((value.name, name) for value, name in zip(own, leaving[handed:], strict=False))
+    names.update((value.name, name) for value, name in zip(call.results[:handed], entering, strict=False))
 
 
 def _renamed_all(node: Node, names: dict[str, str], prefix: str) -> Node:
@@ -71,16 +73,8 @@ def apart(graph: Graph) -> Graph:
         if node.target != "call":
             nodes.append(node)
             continue
-        block, params = graph.block(str(node.attr("block"))), node.attr("params")
-        assert isinstance(params, tuple)
-        carried = len(node.results)
-        current = node.operands[:carried]
-        for index, names in enumerate(params):
-            last = index == len(params) - 1
-            results = tuple(v if last else replace(v, name=f"{v.name}.{index}") for v in node.results)
-            single = replace(block, name=f"{block.name}.{index}")
-            blocks.append(single)
-            call = replace(node, results=results, operands=(*current, *node.operands[carried:]))
-            nodes.append(call.with_attrs(block=single.name, count=1, params=(names,)))
-            current = tuple(value.name for value in results)
+        block, count = graph.block(str(node.attr("block"))), int(str(node.attr("count")))
+        for index, call in enumerate(pieces(node, [1] * count, ".")):
+            blocks.append(replace(block, name=f"{block.name}.{index}"))
+            nodes.append(call.with_attrs(block=blocks[-1].name))
     return replace(graph, nodes=tuple(nodes), blocks=tuple(blocks))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from autopar.ir.calls import carried, collected
 from autopar.ir.graph import SOURCES, Graph
 from autopar.ir.pipeline import Mark
 from autopar.ir.program import Program
@@ -69,7 +70,7 @@ def units_of(
     found: list[tuple[Mark, Cost, int, bool]] = []
     first, depends = _first_uses(graph), dependence(graph.nodes)
     held: dict[str, Cost] = {}  # of what may be computed anywhere, for who is the first to use it
-    for node, (entering, inside) in zip(graph.nodes, _entering(graph), strict=True):
+    for node, (entering, inside, more) in zip(graph.nodes, _entering(graph), strict=True):
         name = node.results[0].name
         if not belongs(node, depends):
             held[name] = root.pop(name, Cost())
@@ -87,7 +88,7 @@ def units_of(
             assert isinstance(names, tuple)
             own = Cost(parameters=(*first.pop(name, ()), *map(str, names))) + ahead
             cost, ahead = own + calls[base][int(run)] + root.pop(base, Cost()), Cost(repeated=needs)
-            found.append((Mark(name, call), cost, inside if call else entering, True))
+            found.append((Mark(name, call), cost, inside + call * more if call else entering, True))
     return _joined(found, repeated)
 
 
@@ -132,8 +133,9 @@ def _joined(found: Sequence[tuple[Mark, Cost, int, bool]], repeated: Mapping[Rep
     )  # fmt: skip
 
 
-def _entering(graph: Graph) -> list[tuple[int, int]]:
-    """For each node the bytes that would come in if a stage began there; and at a later one of its calls."""
+def _entering(graph: Graph) -> list[tuple[int, int, int]]:
+    """For each node the bytes that would come in if a stage began there; at a later one of its calls; and how many
+    more of each call that is ahead of that."""
     depends = dependence(graph.nodes)
     made: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -151,13 +153,14 @@ def _entering(graph: Graph) -> list[tuple[int, int]]:
     found, alive = [], 0
     for index, node in enumerate(graph.nodes):
         left = sum(sizes[name] for name in ending.get(index, ()))
-        inside = 0
+        inside = more = 0
         if node.target == "call":
-            carried = int(str(node.attr("carried")))
-            again = [name for name in ending.get(index, ()) if name in node.operands[carried:]]
+            handed = carried(node)
+            again = [name for name in ending.get(index, ()) if name in node.operands[handed:]]
             inside = alive - left + sum(sizes[name] for name in again)
-            inside += sum(sizes[value.name] for value in node.results[:carried])
-        found.append((alive, inside))
+            inside += sum(sizes[value.name] for value in node.results[:handed])
+            more = sum(sizes[value.name] for value in collected(node)[0] if value.name in last)
+        found.append((alive, inside, more))
         alive += sum(sizes[value.name] for value in node.results if value.name in last) - left
     return found
 

@@ -91,16 +91,20 @@ class Instance:
         return self.module(*inputs, *stored)
 
 
-def chain(instances: Sequence[Instance], carried: int) -> Callable[..., tuple[Tensor, ...]]:
-    """``call`` with a count: the carried values go through all instances, the others enter each."""
+def chain(instances: Sequence[Instance], carried: int, *, collects: bool) -> Callable[..., tuple[Tensor, ...]]:
+    """``call`` with a count: the carried values go through all instances, the others enter each.
+
+    ``collects``: what else each returns is returned too, instance after instance.
+    """
 
     def call(*operands: Tensor) -> tuple[Tensor, ...]:
         moving, fixed = operands[:carried], operands[carried:]
-        results: tuple[Tensor, ...] = moving
+        own: list[Tensor] = []
         for instance in instances:
             results = instance(*moving, *fixed)
             moving = results[:carried]
-        return results
+            own += results[carried:] if collects else ()
+        return *moving, *own
 
     return call
 

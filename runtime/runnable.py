@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autopar.ir.calls import carried
 from autopar.ir.errors import IRError
 from autopar.ir.graph import Graph, Node
+from autopar.ir.live import live_nodes
 from autopar.ir.program import RNG_INPUT, Parameter, Program
 from autopar.ir.recompute import once
 from autopar.runtime.calls import Instance, Read, chain, in_slot_order, slots_of
@@ -149,9 +151,7 @@ def _call(
         changing = written_names(block, slots)
         recompute = program.recompute.get(block.name)
         instances.append(Instance(blocks[block.name], names, holder, read, recompute, changing, updates))
-    carried = node.attr("carried", 0)
-    assert isinstance(carried, int)
-    return chain(instances, carried)
+    return chain(instances, carried(node), collects=len(node.results) > carried(node))
 
 
 def _prologue(
@@ -204,9 +204,4 @@ def changed(program: Program) -> frozenset[str]:
 
 def needed(graph: Graph, outputs: tuple[str, ...]) -> Graph:
     """The graph without the nodes that ``outputs`` do not need. Inputs stay."""
-    wanted, kept = set(outputs), []
-    for node in reversed(graph.nodes):
-        if node.target == "input" or any(value.name in wanted for value in node.results):
-            kept.append(node)
-            wanted.update(node.uses())
-    return replace(graph, nodes=tuple(reversed(kept)), outputs=outputs)
+    return replace(graph, nodes=live_nodes(graph.nodes, outputs), outputs=outputs)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from autopar.ir.calls import carried
 from autopar.ir.errors import IRError
 from autopar.ir.graph import ASSIGN, Graph, Node, Value, assigned, sorted_attrs
 from autopar.ir.layout import Layout, Replicate, Shard
@@ -154,17 +155,17 @@ class _Runner:
     def call(self, top: Graph, node: Node, values: Mapping[str, Values]) -> dict[str, Values]:
         block = top.block(str(node.attr("block")))
         names = [value.name for entry in block.sources("input") for value in entry.results]
-        params = node.attr("params")
-        carried = node.attr("carried", 0)
-        if not isinstance(params, tuple) or not isinstance(carried, int):
-            raise IRError(f"call of @{block.name} lacks 'params' or 'carried'")
-        operands = [values[name] for name in node.uses()]
+        params, handed = node.attr("params"), carried(node)
+        if not isinstance(params, tuple):
+            raise IRError(f"call of @{block.name} lacks 'params'")
+        operands, own = [values[name] for name in node.uses()], list[Values]()
         for slots in params:
             assert isinstance(slots, tuple)
             held = self.run(top, block, dict(zip(names, operands, strict=True)), tuple(map(str, slots)))
             results = [held[name] for name in block.outputs]
-            operands[:carried] = results[:carried]
-        return {value.name: result for value, result in zip(node.results, results, strict=True)}
+            operands[:handed] = results[:handed]
+            own += results[handed:]
+        return {value.name: result for value, result in zip(node.results, (*operands[:handed], *own), strict=False)}
 
     def operation(self, node: Node, values: Mapping[str, Values]) -> dict[str, Values]:
         if node.attr("exchange") is not None:

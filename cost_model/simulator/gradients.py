@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from autopar.ir.calls import carried, returned
 from autopar.ir.graph import Graph, Node
 from autopar.ir.optable import NO_GRADIENT
 from autopar.ir.types import TensorType
@@ -61,7 +62,7 @@ def _differentiable(node: Node) -> bool:
 
 def _call(main: Graph, node: Node, found: dict[tuple[str, str], int]) -> None:
     """What enters the first call or comes out of one may enter the next."""
-    block, carried = main.block(str(node.attr("block"))), int(str(node.attr("carried")))
+    block, handed = main.block(str(node.attr("block"))), carried(node)
     inputs = [source.result.name for source in block.sources("input")]
     entering = [found[main.name, name] for name in flat(node) if name is not None]
     for name, mark in zip(inputs, entering, strict=True):
@@ -69,8 +70,8 @@ def _call(main: Graph, node: Node, found: dict[tuple[str, str], int]) -> None:
     while True:
         _visit(main, block, (), found)
         outputs = [found[block.name, name] for name in block.outputs]
-        again = {name: found[block.name, name] | mark for name, mark in zip(inputs[:carried], outputs, strict=False)}
+        again = {name: found[block.name, name] | mark for name, mark in zip(inputs[:handed], outputs, strict=False)}
         if all(found[block.name, name] == mark for name, mark in again.items()):
             break
         found.update({(block.name, name): mark for name, mark in again.items()})
-    found.update({(main.name, value.name): mark for value, mark in zip(node.results, outputs, strict=True)})
+    found.update({(main.name, value.name): found[block.name, name] for _, value, name in returned(node, block)})

@@ -34,7 +34,8 @@ from autopar.cost_model.simulator.instructions import (
 )
 from autopar.cost_model.simulator.prices import Prices, link
 from autopar.cost_model.simulator.scripts import FULL, INPUTS, WEIGHTS, Calls, Item, Script, script
-from autopar.ir.graph import Graph, Node
+from autopar.ir.graph import Node
+from autopar.ir.live import live_nodes
 from autopar.ir.program import Program
 
 
@@ -49,7 +50,7 @@ class Stage:
         self.number, self.piped = number, piped
         outputs = sends or ((program.loss,) if program.loss is not None else program.graph.outputs)
         marks = gradients(program.graph, receives)
-        self.main = script(program.graph, marks, prices, nodes=needed(program.graph, outputs))
+        self.main = script(program.graph, marks, prices, nodes=live_nodes(program.graph.nodes, outputs, inputs=False))
         self.blocks: dict[str, Script] = {
             block.name: script(block, marks, prices, recompute=program.recompute.get(block.name))
             for block in program.graph.blocks
@@ -253,16 +254,6 @@ class Stage:
 
     def _where(self) -> str:
         return f"stage {self.number}" if self.piped else "step"
-
-
-def needed(graph: Graph, outputs: Sequence[str]) -> tuple[Node, ...]:
-    """The nodes that ``outputs`` need."""
-    wanted, kept = set(outputs), []
-    for node in reversed(graph.nodes):
-        if any(value.name in wanted for value in node.results):
-            kept.append(node)
-            wanted.update(node.uses())
-    return tuple(reversed(kept))
 
 
 def _calls(node: Node) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -14,8 +15,10 @@ from autopar.passes.fold.sequence import Sequence, sequence
 from autopar.passes.order import canonical_form, walk
 
 
-def fold(graph: Graph, *, min_count: int = 2) -> Graph:
+def fold(graph: Graph, *, loss: int | None = None, min_count: int = 2) -> Graph:
     """Replace chains of at least ``min_count`` isomorphic instances by one block and one call each.
+
+    ``loss``: the output on which training depends, which no call collects: what is collected is only returned.
 
     Requires: a verified, canonical graph without layouts; what it has of calls is left as it is.
     Ensures: ``canonical_form(unfold(fold(g))) == canonical_form(g)``; the result is in canonical form
@@ -25,10 +28,11 @@ def fold(graph: Graph, *, min_count: int = 2) -> Graph:
     inputs = graph.sources("input")
     reached = walk(graph.outputs, graph.producers())
     graph = replace(graph, nodes=(*inputs, *(node for node in reached if node.target != "input")))
-    seq = sequence(graph)
+    trained = None if loss is None else graph.outputs[loss]
+    seq = sequence(graph, trained)
     runs = find_runs(seq, min_count)
-    if 2 * saved_nodes(runs) < len(seq.nodes):
-        other = sequence(graph, side_branches_first=True)
+    if 2 * saved_nodes(runs) < len(seq.nodes) or any(run.collected for run in runs):
+        other = sequence(graph, trained, side_branches_first=True)
         found = find_runs(other, min_count)
         if saved_nodes(found) > saved_nodes(runs):
             seq, runs = other, found
@@ -68,10 +72,10 @@ def _names(seq: Sequence, run: Run, instance: int) -> dict[int, str]:
     return {code: name for at in nodes for code, name in zip(seq.refs[at], seq.nodes[at].uses(), strict=True)}
 
 
-def _results(seq: Sequence, run: Run, instance: int) -> list[Value]:
-    """The values that the instance hands on."""
+def _results(seq: Sequence, run: Run, instance: int, which: Iterable[tuple[int, int]]) -> list[Value]:
+    """Values of the instance, such as those that it hands on."""
     nodes = run.instances[instance]
-    return [seq.nodes[nodes[index]].results[result] for index, result in run.carried]
+    return [seq.nodes[nodes[index]].results[result] for index, result in which]
 
 
 def _middle(run: Run) -> int:
@@ -83,7 +87,7 @@ def _block(seq: Sequence, run: Run, own: list[Node]) -> tuple[Graph, list[int]]:
     """An instance as a block, and the place in ``own`` of the parameter of each slot."""
     middle = _middle(run)
     names, types = _names(seq, run, middle), seq.types
-    ahead = _results(seq, run, middle - 1) if middle else []
+    ahead = _results(seq, run, middle - 1, run.carried) if middle else []
     carried = [value.name for value in ahead] or [names[code] for code in run.carried.values()]
     entering = [*carried, *(names[code] for code in run.shared)]
     inputs = [
@@ -91,7 +95,7 @@ def _block(seq: Sequence, run: Run, own: list[Node]) -> tuple[Graph, list[int]]:
         for at, name in enumerate(entering)
     ]
     body = [seq.nodes[at] for at in run.instances[middle]]
-    outputs = tuple(value.name for value in _results(seq, run, middle))
+    outputs = tuple(value.name for value in _results(seq, run, middle, (*run.carried, *run.collected)))
     block = canonical_form(Graph(name="", nodes=(*inputs, *own, *body), outputs=outputs))
     place = {node.attr("fqn"): at for at, node in enumerate(own)}
     order: list[int] = []
@@ -108,8 +112,13 @@ def _block(seq: Sequence, run: Run, own: list[Node]) -> tuple[Graph, list[int]]:
 
 def _call(seq: Sequence, run: Run, block: str, params: tuple[Attr, ...]) -> Node:
     first, names = _names(seq, run, 0), _names(seq, run, _middle(run))
+    results = _results(seq, run, run.count - 1, run.carried)
+    for instance in range(run.count):
+        for value in _results(seq, run, instance, run.collected):
+            again = any(value.name == other.name for other in results)  # what the last one hands on, too
+            results.append(replace(value, name=f"{value.name} collected") if again else value)
     return Node(
-        results=tuple(_results(seq, run, run.count - 1)),
+        results=tuple(results),
         target="call",
         operands=(*(first[code] for code in run.carried.values()), *(names[code] for code in run.shared)),
         attrs=sorted_attrs(

@@ -1,8 +1,9 @@
 """A layer that stands by itself ahead of a run: unlike the others, as a dense one ahead of mixtures of experts.
 
-It begins with a value like the one that the run begins with, of which it makes that; it reads no other such value, it
-is handed no more hidden values (of inputs and parameters) than a call of the run, and nothing else of it is used behind
-it. As a block of one call its modes are chosen like those of any other.
+It begins with a value like one that the run begins with, of which it makes that; it reads no other such value, it is
+handed no more hidden values (of inputs and parameters) than a call of the run, and nothing of it is used behind it but
+what else the run begins with, such as a sum along the layers. As a block of one call its modes are chosen like those of
+any other.
 """
 
 from __future__ import annotations
@@ -36,22 +37,33 @@ def lone_runs(
 
 
 def _ahead_of(seq: Sequence, run: Run, taken: Collection[int], users: Mapping[int, list[int]]) -> Run | None:
-    """The largest layer that makes what the run begins with."""
-    code, *others = run.carried.values()
-    end = code // seq.stride
-    if others or code < 0 or code in seq.signature or end in taken:
+    """The largest layer that makes what the run begins with, or one of several values that it begins with."""
+    first = {code for code in run.carried.values() if code >= 0 and code not in seq.signature}
+    if len(first) < len(run.carried) or any(code // seq.stride in taken for code in first):
         return None
-    needed = _needed(seq, end, taken, FARTHEST * run.length)
+    beside = {code for code in seq.returned if 0 <= code < run.start * seq.stride and code // seq.stride not in taken}
+    needed = _needed(seq, {code // seq.stride for code in (*first, *beside)}, taken, FARTHEST * run.length)
+    found = (_layer(seq, run, needed, code, first, users) for code in sorted(first))
+    return max((one for one in found if one), key=lambda one: one.length, default=None)
+
+
+def _layer(
+    seq: Sequence, run: Run, needed: Positions[int], code: int, first: set[int],
+    users: Mapping[int, list[int]],
+) -> Run | None:  # fmt: skip
+    """The largest layer that makes ``code``, among what is ``needed``."""
     for begin in _alike(seq, needed, code):
         inside = _between(seq, needed, begin)
         if len(inside) < SMALLEST * run.length:
             return None
         if any(seq.nodes[at].target == "call" for at in inside):  # blocks call no blocks
             continue
+        inside = _with_own(seq, needed, inside, users)
         made = {one for at in inside for one in _made(seq, at)}
         alone = made.issuperset(read for read in _alike(seq, inside, code) if read != begin)
-        if alone and end == inside[-1] and _closed(seq, inside, made - {code}, users):
-            return _run(seq, inside, begin, code, users)
+        beside = sorted((made & (first | seq.returned)) - {code})
+        if alone and code in made and _closed(seq, inside, made.difference(first), users):
+            return _run(seq, inside, begin, code, beside, users)
     return None
 
 
@@ -79,9 +91,11 @@ def _type(seq: Sequence, code: int) -> object:
     return seq.types[seq.nodes[code // seq.stride].results[code % seq.stride // 2].name]
 
 
-def _needed(seq: Sequence, end: int, taken: Collection[int], most: int) -> list[int]:
-    """Positions of what a node depends on, and itself, so many back at most, without those of other runs."""
-    found, waiting = {end}, [end]
+def _needed(seq: Sequence, ends: Collection[int], taken: Collection[int], most: int) -> list[int]:
+    """Positions of what nodes depend on, and their own, so many back at most, without those of other runs."""
+    end = max(ends)
+    found = {at for at in ends if at > end - most}
+    waiting = sorted(found)
     while waiting:
         for code in seq.refs[waiting.pop()]:
             at = code // seq.stride
@@ -101,6 +115,23 @@ def _between(seq: Sequence, needed: Positions[int], begin: int) -> list[int]:
     return found
 
 
+def _with_own(
+    seq: Sequence, needed: Positions[int], inside: Positions[int], users: Mapping[int, list[int]]
+) -> list[int]:
+    """With what is worked out for it of its own parameters alone, such as a weight in another precision."""
+    reach = set(inside)
+    for at in reversed(needed):
+        if all(reach.issuperset(users.get(one, ())) and one not in seq.returned for one in _made(seq, at)):
+            reach.add(at)
+    found, made = set(inside), set[int]()
+    for at in sorted(reach.difference(inside)):
+        reads = seq.refs[at]
+        if reads and all(each in made or (each in seq.signature and reach.issuperset(users[each])) for each in reads):
+            found.add(at)
+            made.update(_made(seq, at))
+    return sorted(found)
+
+
 def _made(seq: Sequence, at: int) -> Iterable[int]:
     """Codes of a node's results."""
     return (at * seq.stride + 2 * index for index in range(len(seq.nodes[at].results)))
@@ -108,22 +139,24 @@ def _made(seq: Sequence, at: int) -> Iterable[int]:
 
 def _closed(seq: Sequence, inside: Positions[int], made: Collection[int], users: Mapping[int, list[int]]) -> bool:
     """Whether nothing that is made is used elsewhere."""
-    own, last = frozenset(inside), len(seq.nodes)
-    return all(seq.last_use.get(one, -1) < last and own.issuperset(users.get(one, ())) for one in made)
+    own = frozenset(inside)
+    return all(own.issuperset(users.get(one, ())) and seq.last_use.get(one, -1) < len(seq.nodes) for one in made)
 
 
-def _run(seq: Sequence, inside: list[int], begin: int, code: int, users: Mapping[int, list[int]]) -> Run:
+def _run(
+    seq: Sequence, inside: list[int], begin: int, code: int, beside: Positions[int], users: Mapping[int, list[int]]
+) -> Run:  # fmt: skip
     offsets = {at: offset for offset, at in enumerate(inside)}
     own, shared = list[tuple[int, int]](), dict[int, None]()
     for at in inside:
         for operand, read in enumerate(seq.refs[at]):
-            if read in seq.signature and offsets.keys() >= set(users[read]) and seq.last_use[read] < len(seq.nodes):
+            if read in seq.signature and offsets.keys() >= set(users[read]):
                 if read == at * seq.stride + 2 * operand + 1:
                     own.append((offsets[at], operand))
             elif read != begin and (read < 0 or read in seq.signature or read // seq.stride not in offsets):
                 shared.setdefault(read)
-    made = offsets[code // seq.stride], code % seq.stride // 2
+    made, *others = ((offsets[one // seq.stride], one % seq.stride // 2) for one in (code, *beside))
     return Run(
         start=inside[0], end=inside[-1] + 1, instances=(tuple(inside),), carried={made: begin}, shared=tuple(shared),
-        own=tuple(own),
+        own=tuple(own), collected=tuple(others),
     )  # fmt: skip

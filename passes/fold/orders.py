@@ -8,7 +8,8 @@ placed user and the operand it fills there.
 
 ``nearest_first`` goes forward. Of the nodes all of whose operands are placed, it takes the one nearest
 to the outputs, so that a side branch of every instance (a loss that is summed up along the layers) is
-not put off until after the last. Ties go to the other order.
+not put off until after the last. Ties go to the other order. Kinds of nodes that are rare are put off: what is made of
+that sum in the end has no counterpart in the other instances.
 
 Depth and distance differ by the same amount between corresponding nodes of two instances, all else not at
 all, and names have no part in it: corresponding parts get the same order, whatever the order of the graph.
@@ -17,12 +18,14 @@ all, and names have no part in it: corresponding parts get the same order, whate
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.ir.graph import Node
 
 SINK = -1
+COMMON = 3  # nodes of a kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +86,17 @@ def deepest_first(edges: Edges, ranks: Sequence[int]) -> list[int]:
     return order[::-1]
 
 
-def nearest_first(edges: Edges, other: Sequence[int]) -> list[int]:
-    """``other``: the order that decides ties."""
+def nearest_first(edges: Edges, other: Sequence[int], kinds: Sequence[int]) -> list[int]:
+    """``other``: the order that decides ties. ``kinds``: of the nodes, by number."""
     distance = [1] * len(edges.users)
     for at in range(len(distance) - 1, -1, -1):
         for producer in edges.needs[at]:
             distance[producer] = max(distance[producer], distance[at] + 1)
     pending = [len(row) for row in edges.needs]
     place = {at: i for i, at in enumerate(other)}
-    heap = [(distance[at], place[at], at) for at, row in enumerate(edges.needs) if not row]
+    times = Counter(kinds)
+    rare = [times[kind] < COMMON for kind in kinds]
+    heap = [(rare[at], distance[at], place[at], at) for at, row in enumerate(edges.needs) if not row]
     heapq.heapify(heap)
     order: list[int] = []
     while heap:
@@ -101,7 +106,7 @@ def nearest_first(edges: Edges, other: Sequence[int]) -> list[int]:
             if user != SINK:
                 pending[user] -= 1
                 if not pending[user]:
-                    heapq.heappush(heap, (distance[user], place[user], user))
+                    heapq.heappush(heap, (rare[user], distance[user], place[user], user))
     return order
 
 

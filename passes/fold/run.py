@@ -9,7 +9,9 @@ holds in all instances alike:
     carried   the same result of the instance before; for the first, one value from ahead     (4)
     ahead     a value computed ahead of the run from (1), (2) and (3), for the instance only  (5)
 
-and a value that leaves an instance is carried: used by the next one, or, of the last, by anything.  (6)
+and a value that leaves an instance is carried: used by the next one, or, of the last, by anything;  (6)
+or it is collected of every instance: the graph returns it of some, or all let it out to what comes
+behind the run.                                                                                       (7)
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from autopar.passes.fold.sequence import Sequence
 
 # A block that reads no parameter is worth its call only if it saves this many nodes.
 PARAMETER_FREE_SAVING = 32
+# Instances that let out the same values.
+ALIKE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,7 @@ class Run:
 
     ``instances``: for each its nodes, as positions in topological order; those ahead of ``start`` first.
     ``carried``: (node of the instance, result) that is handed on -> code of its initial value.
+    ``collected``: (node of the instance, result) that the graph returns or uses behind the run.
     ``shared``: codes. ``own``: (node of the instance, operand) that reads each parameter of its own.
     """
 
@@ -39,6 +44,7 @@ class Run:
     carried: dict[tuple[int, int], int]
     shared: tuple[int, ...]
     own: tuple[tuple[int, int], ...]
+    collected: tuple[tuple[int, int], ...] = ()
 
     @property
     def count(self) -> int:
@@ -59,7 +65,8 @@ def confirm(seq: Sequence, start: int, length: int, count: int, min_count: int) 
 
     Requires: equal labels at distance ``length`` throughout.
     """
-    if count < min_count or _Check(seq, start, length).count(min_count) < min_count:
+    first = min(count, max(min_count, ALIKE))  # most attempts fail there
+    if count < min_count or _Check(seq, start, length).count(first) < min_count:
         return None
     while count >= min_count:
         check = _Check(seq, start, length)
@@ -110,6 +117,7 @@ class _Check:
                 *((place[row], operand) for row, operand in self.ahead.own),
                 *((len(rows) + offset, operand) for offset, operand in self.own),
             ),
+            collected=tuple((len(rows) + offset, index) for offset, index in self._collected(count)),
         )
         reads_parameters = bool(run.own) or any(code in self.seq.signature for code in run.shared)
         return run if reads_parameters or run.saved >= PARAMETER_FREE_SAVING else None
@@ -166,24 +174,47 @@ class _Check:
         return ahead and self.carried.setdefault((at - self.start, b % seq.stride // 2), a) == a
 
     def _closed(self, count: int) -> int:
-        """How many instances, from the first, let out nothing but what (6) allows."""
+        """How many instances, from the first, let out nothing but what (6) and (7) allow."""
+        always, carried = self._left(0), self.carried.keys()
+        if always and not self._goes_on():
+            return 0
         for instance in range(count):
-            begin = self.start + instance * self.length
-            for last_use, carried in self._leaving(begin):
-                if not carried:
-                    return instance
-                if last_use >= begin + 2 * self.length:
-                    count = instance + 1
-            if count == instance + 1:
-                break
+            left = self._left(instance)
+            if left != always or (always and count < ALIKE):
+                possible = instance + (left - carried == always - carried)
+                return possible if possible >= ALIKE or not always else 0
         return count
 
-    def _leaving(self, begin: int) -> Iterator[tuple[int, bool]]:
-        """Of the values used beyond their instance: the last use, and whether they are carried."""
+    def _goes_on(self) -> bool:
+        """Whether all that an instance hands on follows from what it was handed."""
+        begin, made = self.start + self.length, {self._code(*which) for which in self.carried}
         for at in range(begin, begin + self.length):
-            if self.seq.reach[at] < begin + self.length:
-                continue
-            for index in range(len(self.seq.nodes[at].results)):
-                last_use = self.seq.last_use.get(at * self.seq.stride + 2 * index, -1)
-                if last_use >= begin + self.length:
-                    yield last_use, (at - begin, index) in self.carried
+            if not made.isdisjoint(self.seq.refs[at]):
+                made.update(at * self.seq.stride + 2 * index for index in range(len(self.seq.nodes[at].results)))
+        return all(self._code(offset + self.length, index) in made for offset, index in self.carried)
+
+    def _code(self, offset: int, index: int) -> int:
+        return (self.start + offset) * self.seq.stride + 2 * index
+
+    def _left(self, instance: int) -> frozenset[tuple[int, int]]:
+        """Results that are used behind the instance or, those that are carried, behind the next one."""
+        seq, begin = self.seq, self.start + instance * self.length
+        found = set()
+        for at in range(begin, begin + self.length):
+            if seq.reach[at] >= begin + self.length:
+                for index in range(len(seq.nodes[at].results)):
+                    which = at - begin, index
+                    behind = begin + (1 + (which in self.carried)) * self.length
+                    if seq.last_use.get(at * seq.stride + 2 * index, -1) >= behind:
+                        found.add(which)
+        return frozenset(found)
+
+    def _collected(self, count: int) -> Iterator[tuple[int, int]]:
+        """(7), but for what the last instance hands on."""
+        seq, end = self.seq, self.start + count * self.length
+        for offset in range(self.length):
+            for index in range(len(seq.nodes[self.start + offset].results)):
+                last = end - self.length * ((offset, index) in self.carried)
+                codes = [(at + offset) * seq.stride + 2 * index for at in range(self.start, last, self.length)]
+                if any(code in seq.returned or seq.last_use.get(code, -1) >= end for code in codes):
+                    yield offset, index

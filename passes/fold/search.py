@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from autopar.passes.fold.run import Run, confirm
+from autopar.passes.fold.run import ALIKE, Run, confirm
 from autopar.passes.fold.sequence import Sequence
 
 MULTIPLES = 8  # a period of layers that differ in a shared value only, such as one global layer in six
@@ -206,9 +206,10 @@ def _best_cut(
 def _passing(seq: Sequence, begin: int, end: int, length: int) -> list[int]:
     """How many values pass between the first two instances, if they begin at ``begin + i``, i < length.
 
-    ``_FORBIDDEN`` or more: a parameter does, or a value of the first is used after the second.
+    ``_FORBIDDEN`` or more: a parameter does, or a value of the first is used after the second, but behind all only if
+    those of the next ones are.
     """
-    first = begin + length
+    first, behind = begin + length, end + length
     last: dict[int, int] = {}
     for at in range(first, min(end + length, first + 2 * length)):
         before = seq.refs[at - length]
@@ -217,6 +218,8 @@ def _passing(seq: Sequence, begin: int, end: int, length: int) -> list[int]:
                 last[code] = at
     steps = [0] * (length + 1)
     for at in range(begin, first + length):
+        if all(seq.reach[each] >= behind for each in range(at, min(behind, at + ALIKE * length), length)):
+            continue
         opens, closes = (
             max(at - first + 1, 0),
             min(at - begin, seq.reach[at] - first - length, length - 1) + 1,

@@ -22,7 +22,8 @@ class Sequence:
     ``p · stride + 2i + 1``; all other values are negative.
     ``relative``: ``refs`` less ``p · stride``, then the signatures of the parameters among them; equal
     for two nodes whose operands are shifted by exactly the distance of the nodes.
-    ``last_use``: position of the last user of each code ≥ 0, the number of nodes if it is returned.
+    ``last_use``: position of the last user of each code ≥ 0, the number of nodes for the loss. ``returned``: codes of
+    what else the graph returns.
     ``reach``: the last use of any result of each node, 0 if there is none.
     ``use_count``: operands and outputs that each code fills.
     ``signature``: of each parameter; equal if target, type, attributes other than its name and the
@@ -35,6 +36,7 @@ class Sequence:
     relative: tuple[tuple[int, ...], ...]
     stride: int
     last_use: dict[int, int]
+    returned: frozenset[int]
     reach: tuple[int, ...]
     use_count: Counter[int]
     signature: dict[int, int]
@@ -47,7 +49,7 @@ class Sequence:
         return code % 2 == 0 or self.signature[code] == self.signature[other]
 
 
-def sequence(graph: Graph, *, side_branches_first: bool = False) -> Sequence:
+def sequence(graph: Graph, loss: str | None = None, *, side_branches_first: bool = False) -> Sequence:
     """Requires: a verified graph without dead nodes, inputs excepted. For the two orders see ``orders``."""
     types = {value.name: value.type for node in graph.nodes for value in node.results}
     unordered = [node for node in graph.nodes if node.target not in SOURCES]
@@ -57,7 +59,7 @@ def sequence(graph: Graph, *, side_branches_first: bool = False) -> Sequence:
     edges = Edges.of(unordered, graph.outputs)
     order = deepest_first(edges, numbers.ranks(unordered_labels))
     if side_branches_first:
-        order = nearest_first(edges, order)
+        order = nearest_first(edges, order, unordered_labels)
     nodes = tuple(unordered[at] for at in order)
     width = max((len(node.results) for node in nodes), default=1)
     uses = [tuple(node.uses()) for node in nodes]
@@ -72,7 +74,8 @@ def sequence(graph: Graph, *, side_branches_first: bool = False) -> Sequence:
         codes.setdefault(name, -1 - len(codes))
     refs = [tuple(codes[name] for name in names) for names in uses]
     last_use = {code: at for at, row in enumerate(refs) for code in row}
-    last_use.update((codes[name], len(nodes)) for name in graph.outputs)
+    if loss is not None:
+        last_use[codes[loss]] = len(nodes)
     use_count = Counter(chain(chain.from_iterable(refs), (codes[name] for name in graph.outputs)))
     relative = [
         (
@@ -88,6 +91,7 @@ def sequence(graph: Graph, *, side_branches_first: bool = False) -> Sequence:
         relative=tuple(relative),
         stride=stride,
         last_use=last_use,
+        returned=frozenset(codes[name] for name in graph.outputs if name != loss),
         reach=tuple(
             max(last_use.get(at * stride + 2 * index, 0) for index in range(len(node.results)))
             for at, node in enumerate(nodes)

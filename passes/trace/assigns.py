@@ -115,14 +115,3 @@ def _fresh(wanted: str, taken: set[str]) -> str:
         name = f"{wanted}_{count}"
     taken.add(name)
     return name
-
-
-def live(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:
-    """The nodes that an output needs, and every input."""
-    needed = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if node.target == "input" or any(value.name in needed for value in node.results):
-            needed.update(node.uses())
-            kept.append(node)
-    return tuple(reversed(kept))

@@ -16,11 +16,12 @@ from torch.export.graph_signature import InputKind
 
 from autopar.ir.errors import UnsupportedError
 from autopar.ir.graph import Graph, Node, Operand, Value, sorted_attrs
+from autopar.ir.live import live_nodes
 from autopar.ir.types import Attr, TensorType
 from autopar.passes.trace import delta_rule, experts, functions
 from autopar.passes.trace.aliases import Aliases
 from autopar.passes.trace.arguments import bind
-from autopar.passes.trace.assigns import DETACH, Write, live, with_assigns
+from autopar.passes.trace.assigns import DETACH, Write, with_assigns
 from autopar.passes.trace.chains import middles
 from autopar.passes.trace.communication import communicates, refusal
 from autopar.passes.trace.dtypes import tensor_type
@@ -120,7 +121,7 @@ class Reader:
         outputs = tuple(self._current(name) for name in returned if isinstance(name, str))
         updates = self._updates()
         nodes, outputs = with_assigns(self.nodes, outputs, loss, tuple(updates.values()), self._learns)
-        return Graph(name="main", nodes=live(nodes, list(outputs)), outputs=outputs), tuple(updates)
+        return Graph(name="main", nodes=live_nodes(nodes, outputs), outputs=outputs), tuple(updates)
 
     def emit(
         self,

@@ -214,7 +214,7 @@ def _run(program: Program, at: Here) -> None:
 
             recompute, written = program.recompute.get(block.name), written_names(block, slots)
             instances.append(Instance(blocks[block.name], names, None, read, recompute, written, Updates({})))
-        return chain(instances, int(str(node.attr("carried", 0))))
+        return chain(instances, int(str(node.attr("carried", 0))), collects=False)
 
     values: dict[str, Tensor] = {
         name: torch.zeros(entry.local_shape, dtype=TORCH_DTYPES[entry.type.dtype], device=meta)

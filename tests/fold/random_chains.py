@@ -30,7 +30,8 @@ def random_chain(rng: random.Random, *, uneven: bool = True) -> Graph:
     out = values[0]
     for value in values[1:]:
         out = build.op("aten.add.Tensor", out, value)
-    return build.graph(out)
+    made = [node.result.name for node in build.nodes if node.operands]
+    return build.graph(out, *rng.sample(made, rng.choice([0, 0, 1, min(3, len(made))])))
 
 
 def _layer(

@@ -217,22 +217,71 @@ def test_encoder_and_decoder_fold_separately():
     assert calls(folded(build)) == [(2, 1, 5), (2, 1, 10)]
 
 
-def test_a_value_used_outside_keeps_the_layers():
-    """All hidden states are returned."""
+@pytest.mark.parametrize("used", [(1, 2), (2, 3), (1, 3)])
+def test_a_value_used_outside_keeps_the_layers(used: tuple[int, ...]):
+    """Some hidden states are used in the end."""
     build = Builder()
     states = [build.input()]
     for _ in range(4):
         states.append(build.residual(states[-1]))
-    assert calls(folded(build, *states[1:])) == []
+    build.op("aten.cat.default", *(states[at] for at in used), states[4])
+    assert max(call[0] for call in calls(folded(build))) == 2
 
 
-def test_a_run_ends_where_a_value_leaves_it():
-    """Only the third hidden state is returned too."""
+@pytest.mark.parametrize("count", [2, 3, 6])
+@pytest.mark.parametrize("which", ["what they hand on", "what they make beside"])
+def test_what_all_layers_let_out_is_collected(which: str, count: int):
+    """Hidden states, or logits, are joined in the end; of two layers it would be no less."""
+    build = Builder()
+    x, joined = build.linear(build.input()), []
+    for _ in range(count):
+        made = build.linear(x)
+        x = build.op("aten.add.Tensor", build.residual(x), made)
+        joined.append(x if which == "what they hand on" else made)
+    end = build.op("aten.exp.default", x)
+    result = folded(build, end, build.op("aten.cat.default", *joined))
+    assert calls(result) == ([] if count == 2 else [(count, 1, 7)])
+    assert count == 2 or len(result.sources("call")[0].results) == 1 + count
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_run_ends_where_a_value_leaves_it(used: bool):
+    """The third hidden state is used too, or it is the loss."""
     build = Builder()
     states = [build.input()]
     for _ in range(6):
         states.append(build.residual(states[-1]))
-    assert calls(folded(build, states[6], states[3])) == [(3, 1, 5), (3, 1, 5)]
+    other = build.op("aten.exp.default", states[3]) if used else states[3]
+    graph = build.graph(states[6], other)
+    result = fold(graph, loss=None if used else 1)
+    verify(result, after="fold")
+    assert canonical_form(unfold(result)) == canonical_form(graph)
+    assert calls(result) == [(3, 1, 5), (3, 1, 5)]
+
+
+@pytest.mark.parametrize("returned", [(1, 2, 3, 4), (4, 3, 2, 1), (2,), (3, 1), (4,)])
+def test_hidden_states_that_are_returned_are_collected(returned: tuple[int, ...]):
+    """Of any layers, in any order; the last one is handed on anyway."""
+    build = Builder()
+    states = [build.linear(build.input())]
+    for _ in range(4):
+        states.append(build.residual(states[-1]))
+    result = folded(build, build.op("aten.exp.default", states[4]), *(states[at] for at in returned))
+    assert calls(result) == [(4, 1, 5)]
+    assert len(result.sources("call")[0].results) == (1 if returned == (4,) else 5)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 3, 1)])
+def test_what_layers_make_beside_is_collected(order: tuple[int, ...]):
+    """What is worked out of it alone belongs to the layer."""
+    build = Builder()
+    x, logits = build.linear(build.input()), []
+    for _ in range(4):
+        made = build.linear(x)
+        logits.append(build.op("aten.exp.default", made))
+        x = build.op("aten.add.Tensor", build.residual(x), made)
+    result = folded(build, build.op("aten.exp.default", x), *(logits[at] for at in order))
+    assert calls(result) == [(4, 1, 8)]
 
 
 def test_small_repeats_without_parameters_stay():

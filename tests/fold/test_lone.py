@@ -90,8 +90,31 @@ def test_what_is_used_from_within_keeps_it_in_the_open() -> None:
     x = begun(build)
     inside = build.linear(build.op("aten.neg.default", x))
     made = build.op("aten.add.Tensor", x, build.linear(build.op("aten.sigmoid.default", inside)))
-    assert calls(folded(build.graph(layers(build, made), inside))) == [(3, 1, 5)]
-    assert calls(folded(build.graph(layers(build, made)))) == [(1, 1, 5), (3, 1, 5)]
+    out = layers(build, made)
+    assert calls(folded(build.graph(out, build.op("aten.exp.default", inside)))) == [(3, 1, 5)]
+    assert calls(folded(build.graph(out))) == [(1, 1, 5), (3, 1, 5)]
+    result = folded(build.graph(out, inside))  # what is returned is collected
+    assert calls(result) == [(1, 1, 5), (3, 1, 5)]
+    assert result.outputs[1] == result.sources("call")[0].results[1].name
+
+
+@pytest.mark.parametrize("sums", [1, 2])
+def test_it_makes_all_that_a_run_begins_with(sums: int) -> None:
+    """Sums along the layers, which the first layer begins; what else it returns is collected of it, too."""
+    build = Builder()
+    x, totals, returned = begun(build), list[str](), list[str]()
+    for layer in range(4):
+        inside = build.linear(x)
+        parts = [build.op("aten.exp.default", build.op("aten.neg.default", inside)) for _ in range(sums)]
+        totals = [build.op("aten.mul.Tensor", *both) for both in zip(totals, parts, strict=True)] if layer else parts
+        returned.append(build.op("aten.sigmoid.default", inside))
+        x = build.op("aten.add.Tensor", x, build.linear(build.op("aten.relu.default", inside)))
+    ends = build.linear(x)
+    for total in totals:
+        ends = build.op("aten.sub.Tensor", ends, total)
+    result = folded(build.graph(ends, *returned))
+    assert calls(result) == [(1, 1, 5 + 2 * sums), (3, 1 + sums, 5 + 3 * sums)]
+    assert [len(call.results) for call in result.sources("call")] == [2 + sums, 1 + sums + 3]
 
 
 def test_a_parameter_that_others_use_is_handed_in() -> None:

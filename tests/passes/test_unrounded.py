@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autopar.ir.live import live
 from autopar.ir.text import parse_graph
-from autopar.passes.lower import live
 from autopar.passes.unrounded import unrounded
 
 TERMS = """
