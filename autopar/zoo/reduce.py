@@ -24,6 +24,7 @@ INNER_WIDTHS = ("intermediate_size", "moe_intermediate_size", "shared_expert_int
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")  # experts of each token; else 1
 COUNTS = ("vocab_size", "num_labels")
+WINDOWS = ("sliding_window", "local_attention", "attention_chunk_size")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_source_positions")
 
 LAYERS, LEAST_HEADS, HEAD_WIDTH, LEAST_WIDTH, LEAST_COUNT, LENGTH = 4, 4, 8, 16, 64, 32
@@ -56,14 +57,15 @@ def like(size: int, least: int) -> int:
 def reduced(architecture: Architecture, *, all_of: int | None = None, length: int = LENGTH) -> Architecture:
     """The same class with a configuration a few layers deep and some dozens of numbers wide; changes it in place.
 
-    A table of ``all_of`` positions gets ``length``, any other more than that.
+    A table of ``all_of`` positions gets ``length``, any other more than that; windows narrower than so many stay
+    narrower.
     """
     config = architecture.config
     if any(isinstance(getattr(config, key, None), int) for key in DEPTHS):
         kinds = getattr(config, "layer_types", None) or [""]
         period = next(n for n in range(1, len(kinds) + 1) if kinds[n:] == kinds[: len(kinds) - n])
         depth = min(getattr(config, key) for key in DEPTHS if isinstance(getattr(config, key, None), int))
-        set_layers(config, config.model_type, min(depth, max(LAYERS, 2 * period)))
+        set_layers(config, config.model_type, min(depth, max(LAYERS, 3 * period)))
     own = [key for key in vars(config) if key not in config.attribute_map]
     heads = [getattr(config, key) for key in HEADS if key in own and getattr(config, key)]
     fewer = 1
@@ -93,6 +95,10 @@ def reduced(architecture: Architecture, *, all_of: int | None = None, length: in
         if isinstance(value, int) and key not in config.attribute_map:
             every = key in POSITIONS and value == all_of
             setattr(config, key, length if every else like(value, LEAST_COUNT if key in COUNTS else 2 * length))
+    for key in WINDOWS:
+        value = getattr(config, key, None)
+        if isinstance(value, int) and all_of is not None and value < all_of:
+            setattr(config, key, min(value, length // 4))
     if architecture.kind == "image":
         config.image_size = 4 * getattr(config, "patch_size", 16)
     for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
