@@ -8,7 +8,7 @@ main graph and each block
 assigns
   write buffers as they are stored, each once, with new values of the same type               (5)
 calls
-  name a block; operands are its inputs, the carried ones alike, results its outputs (``calls``)   (6)
+  name a block; operands are its inputs, the carried ones alike, results its outputs          (6)
   ``params`` fills each slot of each of the ``count`` calls                                   (7)
   a parameter, buffer or constant is named once: by a node or by one slot of one call         (8)
 """

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autopar.cost_model.dtypes import sent_back_bytes
+from autopar.ir.calls import carried
 from autopar.ir.graph import Graph, Node
 from autopar.ir.layout import RSTAR, Layout, P
 from autopar.ir.types import DTYPE_BYTES
@@ -54,9 +55,9 @@ def parts(model: Model, operations: frozenset[Key]) -> dict[Key, Parts]:
     for graph in all_graphs(model.graph):
         calls = [n for n in model.graph.nodes if n.target == "call" and n.attr("block") == graph.name]
         count, first = min((int(str(call.attr("count"))) for call in calls), default=1), True
-        carried = int(str(calls[0].attr("carried"))) if calls else 0
+        handed = carried(calls[0]) if calls else 0
         inputs = [source.result.name for source in graph.sources("input")]
-        known = set(inputs[carried:] if calls else ())  # one and the same in all calls
+        known = set(inputs[handed:] if calls else ())  # one and the same in all calls
         for node in graph.nodes:
             if (key := node_key(graph, node)) not in operations:
                 continue
@@ -65,7 +66,7 @@ def parts(model: Model, operations: frozenset[Key]) -> dict[Key, Parts]:
                 if name is not None and name not in known and not model.facts[graph.name, name].parameter:
                     read[index] = model.facts[graph.name, name]
                     known.add(name)
-            passed, added = _passed(model, graph, node, inputs[:carried], count) if first else ([], 0)
+            passed, added = _passed(model, graph, node, inputs[:handed], count) if first else ([], 0)
             facts = tuple(model.facts[graph.name, name] for name in passed)
             found[key], first = Parts(passed=facts, added=added, calls=count, read=read), False
     return found

@@ -32,6 +32,14 @@ class Variant:
     storage: Mapping[str, Layout]
     inputs: Mapping[str, Layout]
 
+    def made(self, graph: Graph, name: str) -> Layout:
+        """The layout in which a value of its ``graph`` is made."""
+        producer = graph.producers()[name]
+        if producer.target in SOURCES:
+            return (self.inputs if producer.target == "input" else self.storage)[name]
+        at = [value.name for value in producer.results].index(name)
+        return self.nodes[producer.results[0].name].results[at]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:

@@ -21,7 +21,7 @@ SMALL_BYTES = 4096
 
 def handed_on(
     builder: Builder, block: Graph, entering: Sequence[Sequence[Layout]]
-) -> dict[str, tuple[Layout, ...]]:  # fmt: skip
+) -> dict[str, tuple[Layout, ...]]:
     """By carried input the layouts in which it may go from call to call: all in which it comes to the first, and out
     of any.
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autopar.ir.calls import returned
+from autopar.ir.calls import carried, returned
 from autopar.ir.graph import ASSIGN, SOURCES, Graph, Node, assigned
 from autopar.ir.layout import Layout, stacked
 from autopar.ir.losses import ROW_MAX, STATS
@@ -232,37 +232,37 @@ class Builder:
 
     def _call(self, graph: Graph, into: SegmentBuilder, node: Node, values: Values) -> None:
         block = self.model.graph.block(str(node.attr("block")))
-        carried = int(str(node.attr("carried")))
+        handed = carried(node)
         operands = flat_operands(node)
         inputs = [source.result.name for source in block.sources("input")]
         inner = self._segment(block, root=False)
         # what may come out of the block does not depend on what comes in: its nodes come first
-        given = handed_on(self, block, [values.layouts.get(str(name), ()) for name in operands[:carried]])
+        given = handed_on(self, block, [values.layouts.get(str(name), ()) for name in operands[:handed]])
         needs, producers = needed_layouts(self, block), self.model.graph.producers()
-        shared = {name: needs[name] for name in inputs[carried:]}
+        shared = {name: needs[name] for name in inputs[handed:]}
         given.update(shared)
         outer = dict(zip(inputs, operands, strict=True))
         weights = [name for name in shared if producers[str(outer[name])].target in SOURCES[1:]]
         self.first[block.name] = used_alike(block, shared, weights)
         have = self._produce(block, inner, given)
         outs = []
-        for index, name in enumerate(block.outputs[:carried]):
+        for index, name in enumerate(block.outputs[:handed]):
             layouts = given[inputs[index]]
             out = inner.variable("carried", name, layouts)
             inner.equal(have.variable[name], have.layouts[name], out, layouts)
             outs.append(out)
         self._edges(block, inner, have, root=False)
-        self._saved_inputs(block, inner, have, inputs[:carried])
-        beside = self._collected(into, node, values, inner, have, carried)
+        self._saved_inputs(block, inner, have, inputs[:handed])
+        beside = self._collected(into, node, values, inner, have, handed)
         self._link(into, node, values, given, inputs, have, outs, beside)
 
     def _collected(
-        self, into: SegmentBuilder, node: Node, values: Values, inner: SegmentBuilder, have: Values, carried: int
+        self, into: SegmentBuilder, node: Node, values: Values, inner: SegmentBuilder, have: Values, handed: int
     ) -> list[tuple[int, int]]:  # fmt: skip
         """Variables, of the block and of ``into``, of what is collected and used: in one layout of all calls."""
         block, known = self.model.graph.block(str(node.attr("block"))), dict[str, tuple[int, tuple[Layout, ...]]]()
         pairs: list[tuple[int, int]] = []
-        for _, value, name in itertools.islice(returned(node, block), carried, None):
+        for _, value, name in itertools.islice(returned(node, block), handed, None):
             if value.name not in self.model.used:
                 continue
             if name not in known:
@@ -278,36 +278,36 @@ class Builder:
         self, into: SegmentBuilder, node: Node, values: Values, given: Mapping[str, tuple[Layout, ...]],
         inputs: list[str], have: Values, outs: list[int], beside: list[tuple[int, int]],
     ) -> None:  # fmt: skip
-        block, carried = str(node.attr("block")), len(outs)
+        block, handed = str(node.attr("block")), len(outs)
         first, roots = self.first[block], dict[str, int]()
         for index, (inner, name) in enumerate(zip(inputs, flat_operands(node), strict=True)):
             assert name is not None
             layouts, one = given[inner], first.get(inner, inner)
             if one not in roots:
                 known = self.used.get((name, layouts)) if inner in first else None
-                kind = "carried" if index < carried else "shared"
+                kind = "carried" if index < handed else "shared"
                 roots[one] = into.variable(kind, name, layouts) if known is None else known
             if inner in first:  # as all calls of a chain use a weight, so do those of the next
                 self.used[name, layouts] = roots[one]
             consumer = Consumer(roots[one], layouts, saves=self._saved_in(block, inner))
             made = values.layouts.get(name, ())
             # a parameter is stored, and converted to what is chosen, and a sum comes to be in parts
-            if index < carried and made and {*made} <= {*layouts}:
+            if index < handed and made and {*made} <= {*layouts}:
                 into.equal(values.variable[name], made, roots[one], layouts)
             elif consumer not in values.consumers[name]:
                 values.consumers[name].append(consumer)
         ends = []
-        for index, value in enumerate(node.results[:carried]):
+        for index, value in enumerate(node.results[:handed]):
             layouts = given[inputs[index]]
             end = into.variable("carried", value.name, layouts)
             ends.append(end)
             values.set(value.name, end, layouts)
         self.chains.append(Chain(
             segment=self.segments[block].segment(), count=int(str(node.attr("count"))),
-            inputs=tuple(have.variable[name] for name in inputs[:carried]), outputs=tuple(outs),
-            root_inputs=tuple(roots[name] for name in inputs[:carried]), root_outputs=tuple(ends),
-            shared=(*(have.variable[name] for name in inputs[carried:] if name in roots), *(own for own, _ in beside)),
-            root_shared=(*(roots[name] for name in inputs[carried:] if name in roots), *(root for _, root in beside)),
+            inputs=tuple(have.variable[name] for name in inputs[:handed]), outputs=tuple(outs),
+            root_inputs=tuple(roots[name] for name in inputs[:handed]), root_outputs=tuple(ends),
+            shared=(*(have.variable[name] for name in inputs[handed:] if name in roots), *(own for own, _ in beside)),
+            root_shared=(*(roots[name] for name in inputs[handed:] if name in roots), *(root for _, root in beside)),
         ))  # fmt: skip
         self.calls.append(node)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from autopar.ir.calls import carried
 from autopar.ir.graph import Node
 from autopar.ir.layout import Layout
 from autopar.passes.build import Encoded, Model
@@ -102,7 +103,7 @@ def handed(model: Model, encoded: Encoded, parts: int) -> Handed:
         here = node.results[0].name
         later = {name: size for name, size in made.items() if last[name] != here}
         if node.target == "call":
-            taken = node.operands[: int(str(node.attr("carried")))]
+            taken = node.operands[: carried(node)]
             found.append(sum(least[name] if name in taken else size for name, size in made.items()))
             if int(str(node.attr("count"))) > 1:
                 beside = sum(size for name, size in made.items() if name in later or name not in taken)

@@ -162,7 +162,7 @@ class _OtherMode:
             assert isinstance(slots, tuple)
             inputs = dict(zip(entries, entering, strict=True))
             found.append(self._variant(block, (name, index), tuple(map(str, slots)), inputs, {}))
-            leaving = [_layout_in(found[-1], block, output) for output in block.outputs]
+            leaving = [found[-1].made(block, output) for output in block.outputs]
             entering[:handed] = leaving[:handed]
             made.update((v.name, to) for v, to in zip(own[index], leaving[handed:], strict=False))
         made.update((v.name, to) for v, to in zip(node.results[:handed], entering, strict=False))
@@ -211,13 +211,4 @@ class _OtherMode:
             raise UnsupportedError(f"{where} has no placement in the other mode of the model under this plan")
         return best
 
-
-def _layout_in(variant: Variant, block: Graph, output: str) -> Layout:
-    producer = block.producers()[output]
-    if producer.target == "input":
-        return variant.inputs[output]
-    if producer.target in SOURCES:
-        return variant.storage[output]
-    at = [value.name for value in producer.results].index(output)
-    return variant.nodes[producer.results[0].name].results[at]
 

@@ -67,11 +67,7 @@ def made_in(model: Model, assignment: Assignment) -> dict[str, Layout]:
         elif node.target == "call" and name in assignment.calls:
             variants = [variant for repeat, variant in assignment.calls[name] for _ in range(repeat)]
             block = model.graph.block(str(node.attr("block")))
-            producers = block.producers()
-            for at, value, output in returned(node, block):
-                inner = producers[output]
-                index = [v.name for v in inner.results].index(output)
-                made[value.name] = variants[at].nodes[inner.results[0].name].results[index]
+            made.update((value.name, variants[at].made(block, output)) for at, value, output in returned(node, block))
         elif node.target in SOURCES:
             made.setdefault(name, Layout.replicated(assignment.mesh))
     return made

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from autopar.ir.calls import returned
+from autopar.ir.calls import carried, returned
 from autopar.ir.graph import SOURCES, Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.rules import NodeRule
@@ -77,8 +77,8 @@ class _Visit:
     def _call(self, part: Graph, node: Node) -> None:
         values, block = self.values, self.root.block(str(node.attr("block")))
         inputs = [source.result.name for source in block.sources("input")]
-        carried = int(str(node.attr("carried")))
-        pairs = zip(flat_operands(node)[:carried], block.outputs[:carried], inputs[:carried], strict=True)
+        handed = carried(node)
+        pairs = zip(flat_operands(node)[:handed], block.outputs[:handed], inputs[:handed], strict=True)
         for outer, out, inner in pairs:
             if (part.name, outer or "") in values or (block.name, out) in values:
                 values.add((block.name, inner))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autopar.ir.errors import UsageError
 from autopar.ir.graph import Graph
-from autopar.ir.live import live
+from autopar.ir.live import live, live_nodes
 from autopar.ir.program import RNG_INPUT
 from autopar.ir.verify import verify
 from autopar.passes.build import Model
@@ -34,12 +34,7 @@ def canonical_graph(graph: Graph, *, rng: str = "exact") -> Graph:
 
 def needed_for(graph: Graph, value: str) -> frozenset[str]:
     """First results of the main graph's nodes that ``value`` depends on."""
-    wanted, names = {value}, []
-    for node in reversed(graph.nodes):
-        if any(result.name in wanted for result in node.results):
-            wanted.update(node.uses())
-            names.append(node.results[0].name)
-    return frozenset(names)
+    return frozenset(node.results[0].name for node in live_nodes(graph.nodes, (value,), inputs=False))
 
 
 def input_dims(graph: Graph) -> dict[str, tuple[int | None, int | None]]:

@@ -152,11 +152,8 @@ class _Transfer:
 
     def _returned(self, node: Node, variant: Variant) -> Iterator[tuple[str, Layout]]:
         block = self.model.graph.block(str(node.attr("block")))
-        producers = block.producers()
         for _, value, output in returned(node, block):
-            inner = producers[output]
-            at = [result.name for result in inner.results].index(output)
-            yield value.name, variant.nodes[inner.results[0].name].results[at]
+            yield value.name, variant.made(block, output)
 
     def _strategy(self, variant: PlanVariant, graph: Graph, node: Node, made: Mapping[str, Layout]) -> Strategy:
         key = node_key(graph, node)
